@@ -1,0 +1,1 @@
+"""Generated modules of the wire contract, version 1; regenerate with `make proto`."""
