@@ -1,0 +1,53 @@
+# Every target works on a fresh machine: it makes the virtual environment it needs first.
+# Paths may contain spaces, so every path is quoted and no target is named by an absolute path.
+.DEFAULT_GOAL := help
+.PHONY: help setup model demo test lint format proto bench clean
+SHELL := /bin/bash
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+$(READY): pyproject.toml constraints.txt
+	"$(PYTHON)" -c 'import sys; sys.exit(None if (3, 10) <= sys.version_info[:2] <= (3, 13) else "Python 3.10 to 3.13 is needed; name one with: make PYTHON=python3.11 ...")'
+	"$(PYTHON)" -m venv "$(VENV)" || { echo "python3 -m venv failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	"$(BIN)/python" -m pip install --quiet --upgrade "pip>=24"
+	"$(BIN)/python" -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch "$@"
+
+setup: $(READY) ## make the virtual environment (.venv) with pinned dependencies
+
+model: $(READY) ## put SmolLM2-135M-Instruct into the cache folder
+	"$(BIN)/python" scripts/prepare_model.py
+
+demo: $(READY) ## build, serve and decode with a real model, and print what it gained
+	"$(BIN)/python" examples/demo.py
+
+test: $(READY) ## run the tests
+	"$(BIN)/python" scripts/prepare_model.py
+	"$(BIN)/python" -m pytest
+
+lint: $(READY) ## check style, types, room borders and the wire contract
+	"$(BIN)/ruff" check .
+	"$(BIN)/ruff" format --check .
+	"$(BIN)/mypy"
+	"$(BIN)/lint-imports"
+	cd proto && "../$(BIN)/buf" lint
+	"$(BIN)/python" scripts/generate_stubs.py --check
+
+format: $(READY) ## rewrite the sources in the project's style
+	"$(BIN)/ruff" check --fix .
+	"$(BIN)/ruff" format .
+
+proto: $(READY) ## regenerate the Python modules of the wire contract
+	PATH="$(CURDIR)/$(BIN):$$PATH" "$(BIN)/python" scripts/generate_stubs.py
+
+bench: $(READY) ## tokens per forward and speed of every drafter on the demo's prompts
+	"$(BIN)/python" examples/demo.py --methods plain,prompt-lookup,dense,dresd --nodes 8,32,64
+
+clean: ## remove the virtual environment and caches of this folder
+	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,320 @@
+"""The target model: any decoder-only transformers model, reduced to what building and decoding ask of it.
+
+The one state that matters is what the language model head reads, captured at the head itself, so that it means the
+same for every architecture. This module knows nothing of drafts, datastores or services.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from decoder_client.fingerprint import tokenizer_hash, weights_fingerprint
+from dresd.identity import ModelIdentity
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers.cache_utils import Cache
+
+Message = Mapping[str, str]
+"""One turn of a chat: {"role": ..., "content": ...}."""
+
+UNLIMITED = 2**31 - 1
+"""`TargetModel.max_length` of a model whose configuration states none."""
+
+_SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
+_SUPPORTED_ATTENTION = {"sdpa", "eager"}
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
+
+
+class TargetModelError(Exception):
+    """The target model cannot be loaded or cannot be used here: one sentence and a hint."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardOutput:
+    """What one pass over one sequence gives.
+
+    Attributes:
+        logits: [rows, vocab_size], in the model's dtype.
+        states: [rows, hidden_size], what the language model head read to give them.
+    """
+
+    logits: Tensor
+    states: Tensor
+
+
+class TargetModel:
+    """A decoder-only model with its tokenizer.
+
+    Raises `TargetModelError` for what the decode loop cannot verify drafts on: encoder-decoder models, recurrent or
+    linear-attention layers, models without a language model head or explicit positions, attention kernels that take
+    no mask. Puts the model into evaluation mode.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        name: str = "",
+        revision: str = "",
+    ) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.name = name or str(getattr(model.config, "name_or_path", ""))
+        self.revision = revision
+        self.config = model.config.get_text_config(decoder=True)
+        self._accepts = frozenset(inspect.signature(model.forward).parameters)
+        self._refuse_unsupported()
+        self._head: torch.nn.Module = model.get_output_embeddings()
+        self.vocab_size, self.hidden_size = (int(size) for size in self._head.weight.shape)
+        self._cache_argument = "cache" if "cache" in self._accepts else "past_key_values"
+        self._identity: ModelIdentity | None = None
+
+    def _refuse_unsupported(self) -> None:
+        architecture = type(self.model).__name__
+        layers = set(getattr(self.config, "layer_types", None) or ())
+        head = self.model.get_output_embeddings()
+        reason = None
+        if getattr(self.model.config, "is_encoder_decoder", False):
+            reason = "it is an encoder-decoder model"
+        elif getattr(self.model, "_is_stateful", False) or layers - _SUPPORTED_LAYERS:
+            reason = f"it has layers that are not attention over a cache ({', '.join(sorted(layers)) or 'recurrent'})"
+        elif getattr(self.config, "attention_chunk_size", None) is not None:
+            reason = "it attends in chunks"
+        elif head is None or getattr(head, "weight", None) is None or head.weight.ndim != 2:
+            reason = "it has no language model head"
+        elif "position_ids" not in self._accepts or not self._accepts & {"cache", "past_key_values"}:
+            reason = "its forward pass takes no position_ids or no cache"
+        if reason is not None:
+            raise TargetModelError(
+                f"{architecture} cannot be a target model: {reason}. Use a decoder-only model with full or "
+                "sliding-window attention, such as Llama, Qwen3, Gemma 3 or GPT-2."
+            )
+        kernel = str(self.config._attn_implementation)
+        if kernel not in _SUPPORTED_ATTENTION:
+            raise TargetModelError(
+                f"{architecture} was loaded with attention {kernel!r}, which takes no tree mask. "
+                'Load it with attn_implementation="sdpa" (or "eager").'
+            )
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids must be for a forward pass."""
+        device: torch.device = self.model.get_input_embeddings().weight.device
+        return device
+
+    @property
+    def max_length(self) -> int:
+        """Positions the model was made for; `UNLIMITED` if its configuration states none."""
+        length = getattr(self.config, "max_position_embeddings", None)
+        rope = getattr(self.config, "rope_parameters", None) or {}
+        # Beyond this length LongRoPE changes the rotation of every earlier position, which no cache can follow.
+        if rope.get("rope_type") == "longrope":
+            length = rope.get("original_max_position_embeddings") or length
+        return int(length) if length else UNLIMITED
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """The tokens that end an answer: the generation configuration's, else the model's, else the tokenizer's."""
+        generation = getattr(self.model, "generation_config", None)
+        for source in (generation, self.config, self.tokenizer):
+            ids = getattr(source, "eos_token_id", None)
+            if ids is not None:
+                return frozenset(int(i) for i in (ids if isinstance(ids, (list, tuple)) else [ids]))
+        return frozenset()
+
+    def identity(self) -> ModelIdentity:
+        """What a datastore records of the model it was built with."""
+        if self._identity is None:
+            self._identity = ModelIdentity(
+                name=self.name,
+                revision=self.revision,
+                weights_fingerprint=weights_fingerprint(self.model),
+                tokenizer_hash=tokenizer_hash(self.tokenizer),
+                hidden_size=self.hidden_size,
+                vocab_size=self.vocab_size,
+            )
+        return self._identity
+
+    @torch.inference_mode()
+    def hidden_states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """What the language model head reads at every position; no logits are computed but the last position's.
+
+        Args:
+            input_ids: int64 [B, T].
+            attention_mask: int64 [B, T], 1 for tokens, 0 for padding on either side.
+
+        Returns:
+            [B, T, hidden_size], in the model's dtype; rows of padding hold nothing of use.
+        """
+        positions = (attention_mask.cumsum(-1) - 1).clamp_(min=0)
+        states, _ = self._run(
+            keep=None, input_ids=input_ids, attention_mask=attention_mask, position_ids=positions, use_cache=False
+        )
+        return states
+
+    @torch.inference_mode()
+    def logits(self, states: Tensor) -> Tensor:
+        """Applies the language model head: [..., hidden_size] -> [..., vocab_size]."""
+        logits: Tensor = self._head(states)
+        # What some architectures do to the logits after the head.
+        if scale := getattr(self.config, "logit_scale", None):
+            logits = logits * scale
+        if scaling := getattr(self.config, "logits_scaling", None):
+            logits = logits / scaling
+        if cap := getattr(self.config, "final_logit_softcapping", None):
+            logits = torch.tanh(logits / cap) * cap
+        return logits
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        masks: Tensor | dict[str, Tensor] | None,
+        cache: Cache,
+        keep: int,
+    ) -> ForwardOutput:
+        """One pass over the next tokens of one sequence.
+
+        Args:
+            input_ids: int64 [1, T].
+            position_ids: int64 [1, T].
+            masks: what `AttentionPlan.tree_masks` gives; None for tokens in plain order.
+            cache: of the tokens before; grows by T rows.
+            keep: logits and states are returned for the last `keep` tokens only.
+        """
+        states, logits = self._run(
+            keep=keep,
+            input_ids=input_ids,
+            attention_mask=masks,
+            position_ids=position_ids,
+            use_cache=True,
+            **{self._cache_argument: cache},
+        )
+        return ForwardOutput(logits=logits[0], states=states[0])
+
+    def _run(self, *, keep: int | None, **inputs: object) -> tuple[Tensor, Tensor]:
+        """Runs the model; the head is handed the last `keep` positions only (the last one for None).
+
+        Returns:
+            What the head would have read (all positions for None), and the logits.
+        """
+        captured: list[Tensor] = []
+
+        def capture(_module: torch.nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            states = arguments[0] if keep is None else arguments[0][:, -keep:]
+            captured.append(states)
+            return (states if keep is not None else states[:, -1:], *arguments[1:])
+
+        hook: Callable[..., object] = capture
+        handle = self._head.register_forward_pre_hook(hook)
+        try:
+            output = self.model(**inputs, return_dict=True)
+        finally:
+            handle.remove()
+        if len(captured) != 1:
+            raise TargetModelError(
+                f"{type(self.model).__name__} cannot be a target model: its forward pass ran the language model head "
+                f"{len(captured)} times instead of once. Use another model class for these weights."
+            )
+        return captured[0], output.logits
+
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of a text, with the special tokens the tokenizer adds by itself."""
+        return [int(token) for token in self._tokenizer_or_raise()(text)["input_ids"]]
+
+    def encode_prompt(self, prompt: str | Sequence[Message], *, chat: bool = False) -> list[int]:
+        """Token ids of a prompt.
+
+        Args:
+            prompt: a text, or the turns of a chat (which implies `chat`).
+            chat: put the text into the model's chat template as the user's turn.
+
+        Raises:
+            TargetModelError: a chat is asked of a model without a chat template, or there is no tokenizer.
+        """
+        if isinstance(prompt, str) and not chat:
+            return self.encode_text(prompt)
+        tokenizer = self._tokenizer_or_raise()
+        if not tokenizer.chat_template:
+            raise TargetModelError(
+                f"Model {self.name!r} has no chat template. Leave out the chat option, or use an instruction-tuned model."
+            )
+        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True)
+        return [int(token) for token in ids["input_ids"]]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, without special tokens."""
+        return str(self._tokenizer_or_raise().decode(list(tokens), skip_special_tokens=True))
+
+    def _tokenizer_or_raise(self) -> PreTrainedTokenizerBase:
+        if self.tokenizer is None:
+            raise TargetModelError(f"Model {self.name!r} has no tokenizer. Pass token ids instead of text.")
+        return self.tokenizer
+
+
+def load_target_model(
+    name_or_path: str | Path, *, dtype: str | torch.dtype = "auto", device: str | torch.device | None = None
+) -> TargetModel:
+    """Loads a model and its tokenizer from a folder or the Hugging Face hub.
+
+    Args:
+        name_or_path: folder or repository name.
+        dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16", "float16" or a torch dtype.
+        device: a GPU if there is one, else the CPU, for None.
+
+    Raises:
+        TargetModelError: nothing loadable there, or nothing that can be a target model.
+    """
+    from transformers import AutoModelForCausalLM
+
+    name = str(name_or_path)
+    where = torch.device(device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu"))
+    if dtype == "auto":
+        chosen = torch.float32 if where.type == "cpu" else torch.bfloat16
+    elif isinstance(dtype, str):
+        if dtype not in _DTYPES:
+            raise TargetModelError(f"Unknown dtype {dtype!r}. Use auto, {', '.join(_DTYPES)}.")
+        chosen = _DTYPES[dtype]
+    else:
+        chosen = dtype
+    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
+        raise TargetModelError(
+            f"Folder {name!r} holds no model: config.json is missing. Name a transformers model folder."
+        )
+    try:
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=chosen)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise TargetModelError(_load_failure("model", name, error)) from error
+    tokenizer = _load_tokenizer(name)
+    revision = str(getattr(model.config, "_commit_hash", None) or "")
+    return TargetModel(model.to(where), tokenizer, name=name, revision=revision)
+
+
+def _load_tokenizer(name: str) -> PreTrainedTokenizerBase | None:
+    from transformers import AutoTokenizer
+
+    if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in _TOKENIZER_FILES):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        raise TargetModelError(_load_failure("tokenizer", name, error)) from error
+
+
+def _load_failure(what: str, name: str, error: Exception) -> str:
+    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return (
+        f"Cannot load the {what} {name!r}: {first_line}. "
+        "Name a folder with config.json and weights, or a decoder-only model of the Hugging Face hub."
+    )

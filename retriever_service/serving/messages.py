@@ -1,0 +1,88 @@
+"""Datastore values to wire messages. Knows no requests and no calls."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.metadata import version
+
+from dresd.draft_tree import DraftTree
+from dresd.v1 import retriever_pb2 as pb
+from retriever_service.datastore import Datastore, DraftBatch
+from retriever_service.serving.config import Limits
+
+_MAX_UINT32 = 2**32 - 1
+
+
+def info_message(datastore: Datastore, limits: Limits) -> pb.GetInfoResponse:
+    """The handshake's answer."""
+    manifest, routing = datastore.manifest, datastore.routing
+    model, recipe = manifest.model, manifest.key_recipe
+    return pb.GetInfoResponse(
+        service_version=version("dresd"),
+        build_id=manifest.build_id,
+        model=pb.ModelIdentity(
+            name=model.name,
+            revision=model.revision,
+            weights_fingerprint=model.weights_fingerprint,
+            tokenizer_hash=model.tokenizer_hash,
+            hidden_size=model.hidden_size,
+            vocab_size=model.vocab_size,
+        ),
+        key_recipe=pb.KeyRecipe(
+            layer=recipe.layer, norm=recipe.norm, dims=recipe.dims, reducer_hash=recipe.reducer_hash
+        ),
+        continuation_length=manifest.continuation_length,
+        left_context_length=manifest.left_context_length,
+        limits=pb.Limits(
+            max_queries=limits.max_queries, max_neighbors=limits.max_neighbors, max_nodes=limits.max_nodes
+        ),
+        routing=pb.RoutingTable(
+            num_partitions=len(manifest.partitions),
+            tokens=routing.tokens.tolist(),
+            offsets=routing.offsets.tolist(),
+            partitions=routing.partitions.tolist(),
+        ),
+        served_partitions=list(datastore.served_partitions),
+        num_entries=datastore.num_entries,
+    )
+
+
+def reducer_message(datastore: Datastore) -> pb.GetReducerResponse:
+    """The reducer's file."""
+    content = datastore.reducer_bytes
+    return pb.GetReducerResponse(safetensors=content, sha256=hashlib.sha256(content).hexdigest())
+
+
+def response_message(build_id: str, batch: DraftBatch, queue_s: float) -> pb.RetrieveResponse:
+    """One batch's drafts, with the time they took."""
+    response = pb.RetrieveResponse(
+        build_id=build_id,
+        coverage=pb.Coverage(
+            partitions_asked=batch.partitions_asked, partitions_answered=batch.partitions_answered
+        ),
+        timing=pb.ServerTiming(
+            queue_us=min(round(queue_s * 1e6), _MAX_UINT32),
+            search_us=min(round(batch.search_us), _MAX_UINT32),
+            merge_us=min(round(batch.merge_us), _MAX_UINT32),
+        ),
+    )
+    described = zip(
+        batch.trees,
+        batch.total_masses.tolist(),
+        batch.best_similarities.tolist(),
+        batch.neighbor_counts.tolist(),
+        strict=True,
+    )
+    response.trees.extend(_tree_message(*each) for each in described)
+    return response
+
+
+def _tree_message(tree: DraftTree, total_mass: float, best_similarity: float, neighbors: int) -> pb.DraftTree:
+    return pb.DraftTree(
+        tokens=tree.tokens.tolist(),
+        parents=(tree.parents + 1).tolist(),
+        dense_masses=tree.masses[:, 0].tolist(),
+        dense_total_mass=total_mass,
+        best_similarity=best_similarity,
+        neighbors=neighbors,
+    )

@@ -1,0 +1,83 @@
+"""Runs searches on a fixed number of threads, with a bounded queue before them.
+
+Used from one event loop. Knows neither messages nor what a search is: it runs a function, or refuses to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class QueueFullError(Exception):
+    """As many searches run and wait as may."""
+
+
+class ExpiredError(Exception):
+    """The caller stopped waiting before the search began."""
+
+
+class SearchPool:
+    """`threads` searches at a time; up to `queue_size` more wait their turn.
+
+    Args:
+        threads: searches that run at the same time.
+        queue_size: searches that may wait.
+        prepare_thread: called once in every search thread before its first search.
+    """
+
+    def __init__(self, threads: int, queue_size: int, prepare_thread: Callable[[], None]) -> None:
+        self._executor = ThreadPoolExecutor(threads, "dresd-search", prepare_thread)
+        self._free = asyncio.Semaphore(threads)
+        self._queue_size = queue_size
+        self._waiting = 0
+
+    async def run(self, search: Callable[[], T], deadline: float | None) -> tuple[T, float]:
+        """Runs `search` in a search thread. Cancelling the caller gives up a place in the queue at once.
+
+        Args:
+            search: the work; it may not be interrupted once it runs.
+            deadline: on `time.monotonic`'s clock; None is never.
+
+        Returns:
+            What `search` returned, and the seconds it waited in the queue.
+
+        Raises:
+            QueueFullError: before waiting.
+            ExpiredError: the deadline passed before the search began; it never ran.
+        """
+        arrived = time.monotonic()
+        await self._take_thread()
+        loop = asyncio.get_running_loop()
+        try:
+            began = time.monotonic()
+            if deadline is not None and began >= deadline:
+                raise ExpiredError
+            future = self._executor.submit(search)
+        except (ExpiredError, RuntimeError):  # RuntimeError: the executor is closed
+            self._free.release()
+            raise
+        # The thread is free when the search ends, which may be long after a caller that was cancelled.
+        future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._free.release))
+        return await asyncio.wrap_future(future), began - arrived
+
+    async def _take_thread(self) -> None:
+        if not self._free.locked():
+            await self._free.acquire()
+            return
+        if self._waiting >= self._queue_size:
+            raise QueueFullError
+        self._waiting += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """Starts no more searches; those that run end by themselves."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
