@@ -44,7 +44,7 @@ format: $(READY) ## rewrite the sources in the project's style
 	"$(BIN)/ruff" format .
 
 proto: $(READY) ## regenerate the Python modules of the wire contract
-	PATH="$(CURDIR)/$(BIN):$$PATH" "$(BIN)/python" scripts/generate_stubs.py
+	"$(BIN)/python" scripts/generate_stubs.py
 
 bench: $(READY) ## tokens per forward and speed of every drafter on the demo's prompts
 	"$(BIN)/python" examples/demo.py --methods plain,prompt-lookup,dense,dresd --nodes 8,32,64

@@ -41,7 +41,7 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase | None) -> str:
-    """sha256, hex, over the sorted vocabulary (added tokens included) and the special tokens; "" without a tokenizer."""
+    """sha256, hex, over the vocabulary (added tokens included) and the special tokens; "" without a tokenizer."""
     if tokenizer is None:
         return ""
     vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: (item[1], item[0]))

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from decoder_client.errors import DecoderError
+
 if TYPE_CHECKING:
     import torch
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 _CONSTANT_BELOW = 1e-4
 
 
-class ReducerError(ValueError):
+class ReducerError(DecoderError):
     """The states or the bytes do not make a reducer, or a state does not fit it; says why in one sentence."""
 
 
@@ -152,9 +154,10 @@ class KeyReducer:
             ReducerError: if the width differs or a value is NaN or infinite.
         """
         _check_states(states, self.hidden_size)
-        keys = states.astype(np.float32) @ self.weight.T + self.bias
+        keys: NDArray[np.float32] = states.astype(np.float32) @ self.weight.T + self.bias
         norms = np.linalg.norm(keys, axis=1, keepdims=True)
-        return np.divide(keys, norms, out=np.zeros_like(keys), where=norms > 0).astype(np.float32, copy=False)
+        np.divide(keys, norms, out=keys, where=norms > 0)
+        return keys
 
     def reduce_torch(self, states: torch.Tensor) -> torch.Tensor:
         """Keys float16 [..., dims] of states [..., hidden_size], on the states' device.
@@ -180,7 +183,7 @@ class KeyReducer:
     @cached_property
     def _bytes(self) -> bytes:
         # Tensors rather than metadata: the order of metadata in a safetensors header is not fixed.
-        return save(
+        data: bytes = save(
             {
                 "weight": np.ascontiguousarray(self.weight),
                 "bias": np.ascontiguousarray(self.bias),
@@ -188,6 +191,7 @@ class KeyReducer:
                 "num_samples": np.array([self.num_samples], np.int64),
             }
         )
+        return data
 
     def to_bytes(self) -> bytes:
         """A safetensors file; the same reducer always gives the same bytes."""

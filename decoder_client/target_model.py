@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from dresd.identity import ModelIdentity
+from safetensors import SafetensorError
 from torch import Tensor
 
+from decoder_client.errors import DecoderError
 from decoder_client.fingerprint import tokenizer_hash, weights_fingerprint
-from dresd.identity import ModelIdentity
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -34,7 +36,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
-class TargetModelError(Exception):
+class TargetModelError(DecoderError):
     """The target model cannot be loaded or cannot be used here: one sentence and a hint."""
 
 
@@ -89,6 +91,8 @@ class TargetModel:
             reason = f"it has layers that are not attention over a cache ({', '.join(sorted(layers)) or 'recurrent'})"
         elif getattr(self.config, "attention_chunk_size", None) is not None:
             reason = "it attends in chunks"
+        elif "local" in (getattr(self.config, "attention_layers", None) or ()):
+            reason = "its local attention counts rows instead of positions"  # GPT-Neo
         elif head is None or getattr(head, "weight", None) is None or head.weight.ndim != 2:
             reason = "it has no language model head"
         elif "position_ids" not in self._accepts or not self._accepts & {"cache", "past_key_values"}:
@@ -110,6 +114,12 @@ class TargetModel:
         """Where token ids must be for a forward pass."""
         device: torch.device = self.model.get_input_embeddings().weight.device
         return device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the states, and of the masks that are added to attention scores."""
+        dtype: torch.dtype = self.model.dtype
+        return dtype
 
     @property
     def max_length(self) -> int:
@@ -247,7 +257,8 @@ class TargetModel:
         tokenizer = self._tokenizer_or_raise()
         if not tokenizer.chat_template:
             raise TargetModelError(
-                f"Model {self.name!r} has no chat template. Leave out the chat option, or use an instruction-tuned model."
+                f"Model {self.name!r} has no chat template. "
+                "Leave out the chat option, or use an instruction-tuned model."
             )
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
         ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True)
@@ -279,7 +290,7 @@ def load_target_model(
     from transformers import AutoModelForCausalLM
 
     name = str(name_or_path)
-    where = torch.device(device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = _device(device)
     if dtype == "auto":
         chosen = torch.float32 if where.type == "cpu" else torch.bfloat16
     elif isinstance(dtype, str):
@@ -288,17 +299,29 @@ def load_target_model(
         chosen = _DTYPES[dtype]
     else:
         chosen = dtype
-    if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
-        raise TargetModelError(
-            f"Folder {name!r} holds no model: config.json is missing. Name a transformers model folder."
-        )
+    if Path(name).is_dir():
+        if not (Path(name) / "config.json").is_file():
+            raise TargetModelError(f"Folder {name!r} has no config.json. Name a folder saved by transformers.")
+    elif name.startswith(("/", ".", "~")) or name.count("/") > 1:
+        # A hub name has one slash at most; asking the hub for a mistyped path would only hide the mistake.
+        raise TargetModelError(f"There is no model folder {name!r}. Name a folder saved by transformers.")
     try:
         model = AutoModelForCausalLM.from_pretrained(name, dtype=chosen)
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise TargetModelError(_load_failure("model", name, error)) from error
     tokenizer = _load_tokenizer(name)
     revision = str(getattr(model.config, "_commit_hash", None) or "")
     return TargetModel(model.to(where), tokenizer, name=name, revision=revision)
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    wanted = device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.empty(0, device=wanted)
+        return torch.device(wanted)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        first_line = str(error).strip().splitlines()[0].rstrip(".")
+        raise TargetModelError(f"Cannot use device {str(wanted)!r}: {first_line}. Try cpu or cuda.") from error
 
 
 def _load_tokenizer(name: str) -> PreTrainedTokenizerBase | None:
@@ -310,6 +333,14 @@ def _load_tokenizer(name: str) -> PreTrainedTokenizerBase | None:
         return AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         raise TargetModelError(_load_failure("tokenizer", name, error)) from error
+
+
+def find_tokenizer(name: str) -> PreTrainedTokenizerBase | None:
+    """The tokenizer saved where a model came from; None if there is none."""
+    try:
+        return _load_tokenizer(name) if name else None
+    except TargetModelError:
+        return None
 
 
 def _load_failure(what: str, name: str, error: Exception) -> str:

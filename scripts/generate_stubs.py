@@ -6,6 +6,7 @@ Run by `make proto`; `--check` writes nothing and fails when a generated file is
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -17,6 +18,8 @@ PROTO_ROOT = Path(__file__).resolve().parent.parent / "proto"
 
 def generate(out: Path) -> list[Path]:
     """Writes the modules of every .proto under `out` and returns their paths relative to it."""
+    # protoc finds its mypy plugins on the PATH, beside the interpreter they were installed with.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     sources = sorted(str(path.relative_to(PROTO_ROOT)) for path in PROTO_ROOT.glob("dresd/v*/*.proto"))
     arguments = [
         "protoc",

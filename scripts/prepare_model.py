@@ -58,7 +58,8 @@ def convert(gguf: Path, out: Path) -> None:
     AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(out)
 
 
-def main() -> int:
+def prepare() -> Path:
+    """The folder of the converted model, made first if this is the first time."""
     target = cache_folder() / "SmolLM2-135M-Instruct"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +69,11 @@ def main() -> int:
             converted = Path(scratch) / "model"
             convert(gguf, converted)
             converted.rename(target)
-    print(target)
+    return target
+
+
+def main() -> int:
+    print(prepare())
     return 0
 
 

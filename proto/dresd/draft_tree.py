@@ -133,8 +133,10 @@ def merge_paths(
     node_parents = np.where(columns > 0, node_of[rows, np.maximum(columns - 1, 0)], ROOT)
     node_queries = queries[rows]
     members, member_paths = node_of[alive], np.broadcast_to(np.arange(num_paths)[:, None], alive.shape)[alive]
-    masses = np.stack(
-        [np.bincount(members, weights[member_paths, source], num_nodes) for source in range(sources)], axis=1
+    masses: NDArray[np.float64] = np.stack(
+        [np.bincount(members, weights[member_paths, source], num_nodes) for source in range(sources)],
+        axis=1,
+        dtype=np.float64,
     )
 
     ranked = np.lexsort((columns, -masses.sum(axis=1), node_queries))

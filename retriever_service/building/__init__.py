@@ -1,1 +1,1 @@
-"""TODO."""
+"""Builds datastores: Ray jobs from a corpus to partitions. `build` is in `job`, which imports torch."""

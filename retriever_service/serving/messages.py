@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 from dresd.draft_tree import DraftTree
 from dresd.v1 import retriever_pb2 as pb
+
 from retriever_service.datastore import Datastore, DraftBatch
 from retriever_service.serving.config import Limits
 
@@ -57,9 +58,7 @@ def response_message(build_id: str, batch: DraftBatch, queue_s: float) -> pb.Ret
     """One batch's drafts, with the time they took."""
     response = pb.RetrieveResponse(
         build_id=build_id,
-        coverage=pb.Coverage(
-            partitions_asked=batch.partitions_asked, partitions_answered=batch.partitions_answered
-        ),
+        coverage=pb.Coverage(partitions_asked=batch.partitions_asked, partitions_answered=batch.partitions_answered),
         timing=pb.ServerTiming(
             queue_us=min(round(queue_s * 1e6), _MAX_UINT32),
             search_us=min(round(batch.search_us), _MAX_UINT32),

@@ -6,9 +6,10 @@ Used from one event loop. Knows neither messages nor what a search is: it runs a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -53,18 +54,33 @@ class SearchPool:
         """
         arrived = time.monotonic()
         await self._take_thread()
-        loop = asyncio.get_running_loop()
-        try:
-            began = time.monotonic()
-            if deadline is not None and began >= deadline:
-                raise ExpiredError
-            future = self._executor.submit(search)
-        except (ExpiredError, RuntimeError):  # RuntimeError: the executor is closed
+        began = time.monotonic()
+        if deadline is not None and began >= deadline:
             self._free.release()
-            raise
-        # The thread is free when the search ends, which may be long after a caller that was cancelled.
-        future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._free.release))
-        return await asyncio.wrap_future(future), began - arrived
+            raise ExpiredError
+        loop = asyncio.get_running_loop()
+        future = self._executor.submit(search)
+        found: asyncio.Future[T] = loop.create_future()
+
+        def hand_over(done: Future[T]) -> None:
+            # A search may outlive its server's event loop, when it was not done within the grace period.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._finish, done, found)
+
+        future.add_done_callback(hand_over)
+        return await found, began - arrived
+
+    def _finish(self, done: Future[T], found: asyncio.Future[T]) -> None:
+        # The thread is free only now, which may be long after a caller that was cancelled.
+        self._free.release()
+        if found.done():
+            return
+        if done.cancelled():
+            found.cancel()
+        elif (error := done.exception()) is not None:
+            found.set_exception(error)
+        else:
+            found.set_result(done.result())
 
     async def _take_thread(self) -> None:
         if not self._free.locked():

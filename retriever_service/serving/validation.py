@@ -9,12 +9,15 @@ from dataclasses import dataclass
 
 import grpc
 import numpy as np
+from dresd.v1 import retriever_pb2 as pb
 from numpy.typing import NDArray
 
-from dresd.v1 import retriever_pb2 as pb
 from retriever_service.serving.config import Limits
 
-_KEY_TYPES = {pb.KEY_TYPE_FLOAT16: np.dtype("<f2"), pb.KEY_TYPE_FLOAT32: np.dtype("<f4")}
+_KEY_TYPES: dict[int, np.dtype[np.floating]] = {
+    pb.KEY_TYPE_FLOAT16: np.dtype("<f2"),
+    pb.KEY_TYPE_FLOAT32: np.dtype("<f4"),
+}
 _MAX_NPROBE = 65535
 _MIN_TEMPERATURE = 1e-3
 """Below it, a rounding error in a cosine would become an enormous mass."""
@@ -128,7 +131,9 @@ def _keys(request: pb.RetrieveRequest, dims: int) -> NDArray[np.float32]:
     normalised = (lengths == 0.0) | (np.abs(lengths - 1.0) <= _NORM_TOLERANCE)
     if not normalised.all():
         first = int(np.argmin(normalised))
-        raise _invalid("keys", f"query {first} has length {lengths[first]:.3g}; keys are L2-normalised (1, or all zero)")
+        raise _invalid(
+            "keys", f"query {first} has length {lengths[first]:.3g}; keys are L2-normalised (1, or all zero)"
+        )
     return keys
 
 

@@ -1,0 +1,162 @@
+"""dresd-decoder generate: answers one prompt on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from decoder_client.generation import Generation, SpeculativeDecoder
+    from decoder_client.retriever import RetrieverClient
+    from decoder_client.stats import GenerationStats
+    from decoder_client.target_model import TargetModel
+
+Number = TypeVar("Number", int, float)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's options."""
+    parser.add_argument("--model", required=True, metavar="M", help="folder or hub name of a transformers model")
+    parser.add_argument("--retriever", metavar="HOST:PORT", help="drafts from this service too")
+    parser.add_argument("--prompt", required=True, metavar="TEXT")
+    parser.add_argument("--chat", action="store_true", help="put the prompt into the model's chat template")
+    parser.add_argument("--max-new-tokens", type=_at_least(int, 1), default=128, metavar="N", help="default: 128")
+    parser.add_argument(
+        "--temperature", type=_at_least(float, 0.0), default=0.0, metavar="T", help="0 (the default) decodes greedily"
+    )
+    parser.add_argument("--top-k", type=_at_least(int, 1), metavar="K", help="sample among the K likeliest tokens")
+    parser.add_argument(
+        "--top-p", type=_between(float, 1e-6, 1.0), metavar="P", help="sample among the likeliest tokens, P in all"
+    )
+    parser.add_argument("--repetition-penalty", type=_at_least(float, 0.01), default=1.0, metavar="R")
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end at this text; repeatable")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the samples")
+    parser.add_argument(
+        "--nodes", type=_between(int, 0, 1024), default=32, metavar="N", help="draft nodes a step; 0 decodes plainly"
+    )
+    parser.add_argument(
+        "--deadline-ms", type=_at_least(float, 0.1), default=50.0, metavar="MS", help="longest wait for a draft"
+    )
+    parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16", "float16"], default="auto")
+    parser.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, ...; default: a GPU if there is one")
+    parser.add_argument("--stats", action="store_true", help="print what it cost on stderr")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--stream", action="store_true", help="print words as soon as they are certain")
+    output.add_argument("--json", action="store_true", help="print text, tokens and stats as one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Answers the prompt; 0."""
+    from transformers.utils import logging as transformers_logging
+
+    from decoder_client.generation import SpeculativeDecoder
+    from decoder_client.target_model import load_target_model
+
+    if not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
+    target = load_target_model(arguments.model, dtype=arguments.dtype, device=arguments.device)
+    client = _client(arguments.retriever, arguments.deadline_ms) if arguments.retriever and arguments.nodes else None
+    try:
+        decoder = SpeculativeDecoder.from_pretrained(target, client, nodes=arguments.nodes, context=arguments.nodes > 0)
+        generation = _generate(decoder, target, arguments)
+    finally:
+        if client is not None:
+            client.close()
+    if arguments.json:
+        print(_as_json(generation))
+    elif not arguments.stream:
+        print(generation.text)
+    if arguments.stats:
+        print(_as_table(generation.stats), file=sys.stderr)
+    return 0
+
+
+def _client(address: str, deadline_ms: float) -> RetrieverClient:
+    from decoder_client.retriever import RetrieverClient, RetrieverConfig
+
+    return RetrieverClient(RetrieverConfig(address=address, deadline_ms=deadline_ms))
+
+
+def _generate(decoder: SpeculativeDecoder, target: TargetModel, arguments: argparse.Namespace) -> Generation:
+    on_token: Callable[[int], None] | None = None
+    if arguments.stream:
+        import torch
+        from transformers import TextStreamer
+
+        streamer = TextStreamer(target.tokenizer, skip_special_tokens=True)
+
+        def on_token(token: int) -> None:
+            streamer.put(torch.tensor([token]))
+
+    generation = decoder.generate(
+        arguments.prompt,
+        chat=arguments.chat,
+        max_new_tokens=arguments.max_new_tokens,
+        temperature=arguments.temperature,
+        top_k=arguments.top_k,
+        top_p=arguments.top_p,
+        repetition_penalty=arguments.repetition_penalty,
+        stop=arguments.stop,
+        seed=arguments.seed,
+        on_token=on_token,
+    )
+    if arguments.stream:
+        streamer.end()
+    return generation
+
+
+def _as_json(generation: Generation) -> str:
+    return json.dumps(
+        {
+            "text": generation.text,
+            "tokens": list(generation.tokens),
+            "finish_reason": generation.finish_reason,
+            "stats": generation.stats.to_dict(),
+        },
+        ensure_ascii=False,
+    )
+
+
+def _as_table(stats: GenerationStats) -> str:
+    lines = {
+        "tokens": f"{stats.tokens} in {stats.forwards} forward passes",
+        "tokens per forward": f"{stats.tokens_per_forward:.2f}",
+        "acceptance rate": f"{stats.acceptance_rate:.1%} ({stats.accepted} of {stats.drafted} drafted)",
+        "coverage": f"{stats.coverage:.1%} of steps had a draft",
+        "tokens/s": f"{stats.tokens_per_second:.1f}",
+        "retrieval": f"{stats.retrieval_ms:.2f} ms a call, {stats.retrievals_answered} of {stats.retrievals} answered",
+        "time": f"{stats.total_s:.2f} s: forward {stats.forward_s:.2f}, drafts {stats.draft_s:.2f}, "
+        f"acceptance {stats.verify_s:.2f}",
+    }
+    width = max(map(len, lines))
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in lines.items())
+
+
+def _at_least(kind: type[Number], low: Number) -> Callable[[str], Number]:
+    def parse(text: str) -> Number:
+        value = _number(kind, text)
+        if not low <= value < float("inf"):
+            raise argparse.ArgumentTypeError(f"must be {low} or more, not {text}")
+        return value
+
+    return parse
+
+
+def _between(kind: type[Number], low: Number, high: Number) -> Callable[[str], Number]:
+    def parse(text: str) -> Number:
+        value = _number(kind, text)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"must lie in {low}..{high}, not {text}")
+        return value
+
+    return parse
+
+
+def _number(kind: type[Number], text: str) -> Number:
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from error

@@ -1,0 +1,150 @@
+"""One connection to a retriever: a channel and the one stream of requests on it.
+
+Answers are matched to requests by id; one that comes after its caller gave up is dropped. A link that breaks stays
+broken: whoever owns it makes another. Knows no policy: not what a failure means, not when to try again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import grpc
+from dresd.v1 import retriever_pb2 as pb
+from dresd.v1 import retriever_pb2_grpc as pb_grpc
+
+from decoder_client.handshake import reason_of
+from decoder_client.retriever_errors import RetrieverUnavailableError
+
+_CHANNEL_OPTIONS = (
+    # Every link connects anew: a shared subchannel would wait out the backoff of an earlier link's failures.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A reducer (dims x hidden size x 4 bytes) and a routing table outgrow the default of 4 MiB.
+    ("grpc.max_receive_message_length", 64 << 20),
+    # A retriever is on the decoder's own network, where a proxy set for the web does not lead.
+    ("grpc.enable_http_proxy", 0),
+)
+
+_JOIN_S = 2.0
+
+
+class Pending:
+    """A request under way."""
+
+    __slots__ = ("_arrived", "answer", "deadline", "request")
+
+    def __init__(self, request: pb.RetrieveStreamRequest, deadline: float) -> None:
+        self.request = request
+        self.deadline = deadline
+        self.answer: pb.RetrieveStreamResponse | None = None
+        # A bare lock wakes its waiter with one system call; an Event takes several.
+        self._arrived = threading.Lock()
+        self._arrived.acquire()
+
+    def settle(self, answer: pb.RetrieveStreamResponse | None) -> None:
+        """Hands over the answer; None if there will be none. Called once."""
+        self.answer = answer
+        self._arrived.release()
+
+    def wait(self) -> bool:
+        """Waits until settled, at most until the deadline; says whether it was settled."""
+        return self._arrived.acquire(timeout=max(0.0, self.deadline - time.monotonic()))
+
+
+class RetrieveLink:
+    """A channel to `address`; `open_stream` begins the stream, `submit` uses it.
+
+    Args:
+        address: "HOST:PORT".
+        on_broken: called once, from the link's own thread, with the reason when an open stream ends by itself.
+    """
+
+    def __init__(self, address: str, on_broken: Callable[[RetrieveLink, str], None]) -> None:
+        self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self.stub = pb_grpc.RetrieverStub(self._channel)
+        self._on_broken = on_broken
+        self._ids = itertools.count(1)
+        self._outgoing: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Pending] | None = {}  # None once the stream has ended
+        self._cancel_stream: Callable[[], object] | None = None
+        self._reader: threading.Thread | None = None
+
+    def open_stream(self) -> None:
+        """Begins the stream; called once, before `submit`.
+
+        Raises:
+            RetrieverUnavailableError: the link was closed meanwhile.
+        """
+        try:
+            stream = self.stub.RetrieveStream(self._requests())
+        except ValueError as error:  # grpc's way to say that the channel is closed
+            raise RetrieverUnavailableError("the connection was closed") from error
+        self._cancel_stream = stream.cancel
+        self._reader = threading.Thread(target=self._read, args=(stream,), name="dresd-retrieve", daemon=True)
+        self._reader.start()
+
+    def submit(self, request: pb.RetrieveRequest, deadline: float) -> Pending:
+        """Sends a request without waiting; `deadline` is on `time.monotonic`'s clock.
+
+        A link that has broken settles it at once without an answer.
+        """
+        identifier = next(self._ids)
+        pending = Pending(pb.RetrieveStreamRequest(request_id=identifier, request=request), deadline)
+        with self._lock:
+            if self._waiting is not None:
+                self._waiting[identifier] = pending
+                self._outgoing.put(pending)
+                return pending
+        pending.settle(None)
+        return pending
+
+    def forget(self, pending: Pending) -> None:
+        """Nobody waits for this answer any more."""
+        with self._lock:
+            if self._waiting is not None:
+                self._waiting.pop(pending.request.request_id, None)
+
+    def close(self) -> None:
+        """Ends the stream and the channel, with all calls on it, and every thread of theirs."""
+        self._end()
+        if self._cancel_stream is not None:
+            self._cancel_stream()
+        self._channel.close()
+        if self._reader is not None and self._reader is not threading.current_thread():
+            self._reader.join(_JOIN_S)
+
+    def _requests(self) -> Iterator[pb.RetrieveStreamRequest]:
+        while (pending := self._outgoing.get()) is not None:
+            remaining = pending.deadline - time.monotonic()
+            # Flow control may hold a request back past its deadline; then nobody wants the answer.
+            if remaining > 0.0:
+                pending.request.timeout_us = max(1, round(remaining * 1e6))
+                yield pending.request
+
+    def _read(self, answers: Iterator[pb.RetrieveStreamResponse]) -> None:
+        reason = "the server ended the stream"
+        try:
+            for answer in answers:
+                with self._lock:
+                    pending = self._waiting.pop(answer.request_id, None) if self._waiting is not None else None
+                if pending is not None:
+                    pending.settle(answer)
+        except grpc.RpcError as error:
+            reason = reason_of(error)
+        if self._end():
+            self._on_broken(self, reason)
+
+    def _end(self) -> bool:
+        """Settles everything under way without an answer; False if that was done before."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, None
+        if waiting is None:
+            return False
+        self._outgoing.put(None)
+        for pending in waiting.values():
+            pending.settle(None)
+        return True

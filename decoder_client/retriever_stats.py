@@ -1,0 +1,94 @@
+"""Counts of a retriever client's calls and their latency. Knows numbers only."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+_REMEMBERED = 4096
+"""Latencies that percentiles are computed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieverStats:
+    """What happened to the calls of one client.
+
+    Attributes:
+        answered: calls that returned drafts.
+        late: calls whose deadline passed.
+        failed: calls that were refused, or lost with the connection.
+        skipped: calls not made, because the service was being left alone.
+        reconnects: handshakes after the first.
+        total_ms: time in answered calls.
+        p50_ms, p90_ms, p99_ms: of the latest answered calls; 0 before the first.
+    """
+
+    answered: int = 0
+    late: int = 0
+    failed: int = 0
+    skipped: int = 0
+    reconnects: int = 0
+    total_ms: float = 0.0
+    p50_ms: float = 0.0
+    p90_ms: float = 0.0
+    p99_ms: float = 0.0
+
+    @property
+    def calls(self) -> int:
+        """Calls made or skipped."""
+        return self.answered + self.late + self.failed + self.skipped
+
+    @property
+    def mean_ms(self) -> float:
+        """Of the answered calls; 0 before the first."""
+        return self.total_ms / self.answered if self.answered else 0.0
+
+
+class CallRecorder:
+    """Adds calls up; from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = dict.fromkeys(("answered", "late", "failed", "skipped", "reconnects"), 0)
+        self._total_ms = 0.0
+        self._latest_ms: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def answered(self, seconds: float) -> None:
+        """A call returned drafts after `seconds`."""
+        with self._lock:
+            self._counts["answered"] += 1
+            self._total_ms += seconds * 1e3
+            self._latest_ms.append(seconds * 1e3)
+
+    def late(self) -> None:
+        """A call's deadline passed."""
+        self._count("late")
+
+    def failed(self) -> None:
+        """A call was refused or lost."""
+        self._count("failed")
+
+    def skipped(self) -> None:
+        """A call was not made."""
+        self._count("skipped")
+
+    def reconnected(self) -> None:
+        """A handshake after the first."""
+        self._count("reconnects")
+
+    def snapshot(self) -> RetrieverStats:
+        """The sums so far."""
+        with self._lock:
+            stats = RetrieverStats(**self._counts, total_ms=self._total_ms)
+            latest = list(self._latest_ms)
+        if not latest:
+            return stats
+        p50, p90, p99 = np.percentile(latest, (50, 90, 99)).tolist()
+        return replace(stats, p50_ms=p50, p90_ms=p90, p99_ms=p99)
+
+    def _count(self, name: str) -> None:
+        with self._lock:
+            self._counts[name] += 1

@@ -1,0 +1,284 @@
+"""The build: corpus, answers, documents, keys, partitions, manifest, and only then the datastore's own folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from dresd.identity import KeyRecipe, ModelIdentity
+from transformers import PreTrainedTokenizerBase
+
+from decoder_client.reducer import KeyReducer, check_dims
+from retriever_service.building.answers import write_answers
+from retriever_service.building.config import BuildConfig
+from retriever_service.building.document import Document
+from retriever_service.building.embed import EmbedWorker
+from retriever_service.building.entries import LEFT_CONTEXT_LENGTH
+from retriever_service.building.errors import BuildError
+from retriever_service.building.index import Indexer, fit_reducer
+from retriever_service.building.models import load_for_reading
+from retriever_service.building.plan import Plan, make_plan, prompt_blocks
+from retriever_service.building.progress import NoProgress, Progress, sum_of_counters
+from retriever_service.building.ray_jobs import RayJobs, attempt, connect, unwrap
+from retriever_service.building.reading import Reading, add_document, read_documents, read_prompts
+from retriever_service.building.respond import RespondWorker, read_answers
+from retriever_service.building.spool import DocumentSpool, DocumentWriter
+from retriever_service.building.workspace import Workspace, open_workspace
+from retriever_service.datastore import (
+    REDUCER_FILE,
+    ROUTING_FILE,
+    TOKEN_TABLE_FILE,
+    FileRecord,
+    Manifest,
+    PartitionRecord,
+    RoutingTable,
+    SegmentRecord,
+    token_dtype,
+    write_manifest,
+)
+from retriever_service.datastore.writer import MIN_DATASTORE_TO_CLUSTER
+
+# Lists searched within a next token, where its entries are split into lists at all: about the published trade-off.
+_NPROBE = 16
+_PACKAGES = ("dresd", "faiss-cpu", "faiss-gpu", "numpy", "ray", "torch", "transformers")
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What is still needed of the target model once its weights are dropped."""
+
+    identity: ModelIdentity
+    tokenizer: PreTrainedTokenizerBase | None
+    max_length: int
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "" if self.tokenizer is None else str(self.tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+
+def build(config: BuildConfig, progress: Progress | None = None) -> Manifest:
+    """Builds a datastore at `config.out`, which appears there whole or not at all.
+
+    Raises:
+        BuildError: with one sentence for anything a user can act on.
+    """
+    return unwrap(attempt(lambda: _build(config, progress or NoProgress())))
+
+
+def _build(config: BuildConfig, progress: Progress) -> Manifest:
+    if config.answers_out is not None and not config.answers_out.parent.is_dir():
+        raise BuildError(f"'{config.answers_out.parent}' is no folder to write answers to. Make it first.")
+    with open_workspace(config.out) as workspace:
+        progress.say(f"Reading {', '.join(str(path) for path in config.corpus)} for {config.model}")
+        target, reading = _read(config, workspace)
+        _report_skipped(reading, target, progress, respond=config.respond)
+        with connect(config.ray_address, config.workers) as jobs:
+            stages = _Stages(config, workspace, target, jobs, progress)
+            if config.respond:
+                stages.respond(reading)
+            if reading.split:
+                progress.say(
+                    f"{_count(reading.split, 'document')} longer than the model's window of {target.max_length} "
+                    "tokens: cut into overlapping pieces"
+                )
+            manifest = stages.manifest(reading, *stages.embed_and_index())
+        write_manifest(workspace.datastore, manifest)
+        workspace.publish()
+    return manifest
+
+
+def _read(config: BuildConfig, workspace: Workspace) -> tuple[_Target, Reading]:
+    """Reads the corpus with the target's tokenizer; the model itself is dropped when this returns."""
+    target = load_for_reading(config.model)
+    # Here rather than after hours of work.
+    check_dims(config.dims, hidden_size=target.hidden_size, num_samples=config.fit_tokens)
+    if config.respond:
+        reading = read_prompts(config, target, workspace.scratch / "prompts", workspace.scratch / "prompts.jsonl")
+    else:
+        reading = read_documents(config, target, workspace.scratch / "documents")
+        _check_entries(config, DocumentSpool(workspace.scratch / "documents"), target.hidden_size)
+    return _Target(target.identity(), target.tokenizer, target.max_length), reading
+
+
+def _check_entries(config: BuildConfig, documents: DocumentSpool, hidden_size: int) -> None:
+    entries = int(documents.entries.sum())
+    if entries == 0:
+        raise BuildError("The corpus gives no entries: every document is empty or a single token.")
+    check_dims(config.dims, hidden_size=hidden_size, num_samples=min(entries, config.fit_tokens))
+
+
+class _Stages:
+    """The stages that run on Ray, over files in the workspace."""
+
+    def __init__(
+        self, config: BuildConfig, workspace: Workspace, target: _Target, jobs: RayJobs, progress: Progress
+    ) -> None:
+        self._config = config
+        self._target = target
+        self._jobs = jobs
+        self._progress = progress
+        self._datastore = workspace.datastore
+        # Workers have other working directories.
+        self._scratch = workspace.scratch.resolve()
+        self._model = str(Path(config.model).resolve()) if Path(config.model).is_dir() else config.model
+
+    def _folder(self, name: str) -> Path:
+        folder = self._scratch / name
+        folder.mkdir()
+        return folder
+
+    def respond(self, reading: Reading) -> None:
+        """Lets the target answer the prompts; the answers become the documents."""
+        config = self._config
+        prompts = DocumentSpool(self._scratch / "prompts")
+        blocks = prompt_blocks(prompts.lengths)
+        answers_folder, counters = self._folder("answers"), self._folder("respond-counters")
+        arguments = {
+            "model": self._model,
+            "spool": self._scratch / "prompts",
+            "out": answers_folder,
+            "counters": counters,
+            "max_new_tokens": config.max_new_tokens,
+            "temperature": config.temperature,
+            "seed": config.seed,
+        }
+        total = len(prompts) * config.max_new_tokens
+        with self._progress.stage("Answering", total, "tokens", lambda: sum_of_counters(counters, "*")):
+            self._jobs.run_blocks(RespondWorker, arguments, blocks)
+        answers: list[list[int]] = [[] for _ in range(len(prompts))]
+        for block in blocks:
+            for number, answer in zip(block.documents, read_answers(answers_folder, block), strict=True):
+                answers[number] = answer
+        with DocumentWriter(self._scratch / "documents") as writer:
+            for number, answer in enumerate(answers):
+                document = Document.of(prompts[number].tokens.tolist(), answer, prompt_keys=config.prompt_keys)
+                add_document(document, self._target.max_length, writer, reading)
+        if config.answers_out is not None:
+            write_answers(config.answers_out, self._answered(prompts, answers), self._target.decode)
+        _check_entries(config, DocumentSpool(self._scratch / "documents"), self._target.identity.hidden_size)
+
+    def _answered(
+        self, prompts: DocumentSpool, answers: list[list[int]]
+    ) -> Iterator[tuple[str, Sequence[int], Sequence[int]]]:
+        with (self._scratch / "prompts.jsonl").open(encoding="utf-8") as texts:
+            for number, text in enumerate(texts):
+                yield json.loads(text), prompts[number].tokens.tolist(), answers[number]
+
+    def embed_and_index(self) -> tuple[KeyReducer, list[SegmentRecord]]:
+        """Runs the target over all documents and writes every file of the datastore but the manifest."""
+        config, identity = self._config, self._target.identity
+        documents = DocumentSpool(self._scratch / "documents")
+        plan = make_plan(documents.lengths, documents.entries, fit_tokens=config.fit_tokens, seed=config.seed)
+        embedded = self._folder("embedded")
+        reducer = self._embed(plan, embedded, int(documents.lengths.sum()))
+        datastore = self._datastore.resolve()
+        (datastore / REDUCER_FILE).write_bytes(reducer.to_bytes())
+
+        routing = RoutingTable.assign(documents.token_counts(identity.vocab_size), config.partitions)
+        routing.save(datastore / ROUTING_FILE)
+        entries = int(documents.entries.sum())
+        indexer = Indexer(self._scratch / "documents", embedded, plan.blocks, entries, config.continuation_length)
+        write = partial(
+            indexer.write_partition,
+            datastore,
+            routing,
+            codec=config.codec,
+            vocab_size=identity.vocab_size,
+            seed=config.seed,
+            nprobe=_nprobe(entries),
+        )
+        tasks: list[Callable[[], SegmentRecord | None]] = [partial(write, part) for part in range(config.partitions)]
+        tasks.append(partial(indexer.write_token_table, datastore / TOKEN_TABLE_FILE))
+        results: dict[int, SegmentRecord | None] = {}
+        with self._progress.stage("Indexing", len(tasks), "parts", lambda: len(results)):
+            results.update(self._jobs.run_tasks(tasks))
+        segments = [segment for _, segment in sorted(results.items()) if segment is not None]
+        return reducer, segments
+
+    def _embed(self, plan: Plan, embedded: Path, total: int) -> KeyReducer:
+        """Embeds the sample, fits the reducer on it, then embeds the rest with the reducer."""
+        counters = self._folder("embed-counters")
+        arguments = {
+            "model": self._model,
+            "spool": self._scratch / "documents",
+            "out": embedded,
+            "counters": counters,
+            "reducer": None,
+        }
+        with self._progress.stage("Embedding", total, "tokens", lambda: sum_of_counters(counters, "*")):
+            self._jobs.run_blocks(EmbedWorker, arguments, plan.sample)
+            hidden_size = self._target.identity.hidden_size
+            reducer = fit_reducer(embedded, plan.sample, hidden_size=hidden_size, dims=self._config.dims)
+            self._jobs.run_blocks(EmbedWorker, {**arguments, "reducer": reducer.to_bytes()}, plan.rest)
+        return reducer
+
+    def manifest(self, reading: Reading, reducer: KeyReducer, segments: list[SegmentRecord]) -> Manifest:
+        """The datastore's description; equal content gives an equal build id."""
+        config, identity = self._config, self._target.identity
+        recipe = KeyRecipe(layer="last", norm="l2", dims=config.dims, reducer_hash=reducer.sha256)
+        names = (REDUCER_FILE, ROUTING_FILE, TOKEN_TABLE_FILE)
+        files = {name: FileRecord.of(self._datastore / name) for name in names}
+        entries = sum(segment.num_entries for segment in segments)
+        content = [
+            asdict(recipe),
+            identity.weights_fingerprint,
+            {name: record.sha256 for name, record in files.items()},
+            [segment.model_dump() for segment in segments],
+        ]
+        return Manifest(
+            build_id=hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32],
+            model=identity,
+            key_recipe=recipe,
+            corpus=reading.provenance(),
+            continuation_length=config.continuation_length,
+            left_context_length=LEFT_CONTEXT_LENGTH,
+            token_dtype=token_dtype(identity.vocab_size),
+            codec=config.codec,
+            nprobe=_nprobe(entries),
+            num_entries=entries,
+            files=files,
+            partitions=[
+                PartitionRecord(index=number, segments=[segment] if segment.num_entries else [])
+                for number, segment in enumerate(segments)
+            ],
+            versions=_versions(),
+            command=config.command,
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        )
+
+
+def _nprobe(entries: int) -> int:
+    return _NPROBE if entries >= MIN_DATASTORE_TO_CLUSTER else 0
+
+
+def _report_skipped(reading: Reading, target: _Target, progress: Progress, *, respond: bool) -> None:
+    if reading.skipped and respond:
+        progress.say(
+            f"{_count(reading.skipped, 'prompt')} skipped: as long as the model's window of {target.max_length} tokens"
+        )
+    elif reading.skipped:
+        progress.say(f"{_count(reading.skipped, 'document')} skipped: too short to give an entry")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _versions() -> dict[str, str]:
+    # faiss comes under one of two names.
+    installed = {package: _version_of(package) for package in _PACKAGES}
+    found = {package: number for package, number in installed.items() if number is not None}
+    return {"python": platform.python_version(), **found}
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

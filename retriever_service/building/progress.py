@@ -1,0 +1,90 @@
+"""How far a build is: counters that worker processes keep in files, and bars that show their sum."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """What a build reports to."""
+
+    def say(self, line: str) -> None:
+        """Something the user should know, one line."""
+
+    def stage(self, name: str, total: int, unit: str, done: Callable[[], int]) -> AbstractContextManager[None]:
+        """One stage of the build, open while it runs; `done` counts how much of `total` is done."""
+
+
+class NoProgress:
+    """Says nothing."""
+
+    def say(self, line: str) -> None:
+        """Drops the line."""
+
+    @contextmanager
+    def stage(self, name: str, total: int, unit: str, done: Callable[[], int]) -> Iterator[None]:  # noqa: ARG002
+        """Shows nothing."""
+        yield
+
+
+class TerminalProgress:
+    """Lines on stderr, and bars there if it is a terminal."""
+
+    def say(self, line: str) -> None:
+        """Prints the line."""
+        print(line, file=sys.stderr, flush=True)
+
+    @contextmanager
+    def stage(self, name: str, total: int, unit: str, done: Callable[[], int]) -> Iterator[None]:
+        """Shows a bar that follows `done`."""
+        from tqdm import tqdm
+
+        if not sys.stderr.isatty():
+            yield
+            return
+        finished = threading.Event()
+        with tqdm(total=total, desc=name, unit=f" {unit}", unit_scale=total >= 10_000, file=sys.stderr) as bar:
+
+            def follow() -> None:
+                while not finished.wait(0.5):
+                    bar.update(done() - bar.n)
+
+            thread = threading.Thread(target=follow, daemon=True)
+            thread.start()
+            try:
+                yield
+            finally:
+                finished.set()
+                thread.join()
+                bar.update(done() - bar.n)
+
+
+class Counter:
+    """A number that one process raises and others read, in a file of 8 bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb", buffering=0)
+        self._count = 0
+
+    def add(self, number: int) -> None:
+        """Raises it."""
+        self._count += number
+        self._file.seek(0)
+        self._file.write(self._count.to_bytes(8, "little"))
+
+    def __enter__(self) -> Counter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+
+
+def sum_of_counters(directory: Path, pattern: str) -> int:
+    """The sum of the counters whose file names match."""
+    return sum(int.from_bytes(path.read_bytes()[:8], "little") for path in directory.glob(pattern))

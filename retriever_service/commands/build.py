@@ -1,0 +1,115 @@
+"""dresd-retriever build: a datastore from a corpus and a model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from retriever_service.building.errors import BuildError
+from retriever_service.commands.output import CommandError, human_bytes, human_seconds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's options."""
+    parser.add_argument("--model", required=True, metavar="M", help="folder or hub name of a transformers model")
+    parser.add_argument(
+        "--corpus", required=True, nargs="+", type=Path, metavar="FILE",
+        help=".jsonl or .parquet with prompt and response, messages, text, or prompt_ids and response_ids; or .txt",
+    )  # fmt: skip
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the datastore's folder, made here")
+    parser.add_argument("--partitions", type=int, default=1, metavar="P", help="parts by next token; default: 1")
+    parser.add_argument("--dims", type=int, default=64, metavar="N", help="numbers in a key; default: 64")
+    parser.add_argument("--codec", default="sq8", metavar="NAME", help="flat, sq8 or sq4: bits of a key; default: sq8")
+    parser.add_argument(
+        "--continuation", type=int, default=16, metavar="N", help="tokens kept after an entry; default: 16"
+    )
+    parser.add_argument("--prompt-keys", action="store_true", help="store positions of the prompts too")
+    parser.add_argument(
+        "--fit-tokens", type=int, default=32_768, metavar="N", help="states keys are fitted on; default: 32768"
+    )
+    answers = parser.add_argument_group("answers of the model itself")
+    answers.add_argument(
+        "--respond", action="store_true", help="let the model answer the prompts, and store its answers"
+    )
+    answers.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="of an answer; default: 128")
+    answers.add_argument("--temperature", type=float, default=0.0, metavar="T", help="of an answer; default: 0, greedy")
+    answers.add_argument(
+        "--answers-out", type=Path, metavar="FILE", help="also write the answers here, as a corpus .jsonl"
+    )
+    work = parser.add_argument_group("how the work is done")
+    work.add_argument("--seed", type=int, default=0, metavar="N", help="of all that is random; default: 0")
+    work.add_argument(
+        "--workers", type=int, metavar="N", help="copies of the model; default: one a GPU, or one for 4 cores"
+    )
+    work.add_argument(
+        "--ray-address", metavar="ADDRESS", help="of a running Ray cluster (auto: this machine's); default: none"
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Builds, and prints a summary to stdout."""
+    # What stops a container must not leave gigabytes behind.
+    signal.signal(signal.SIGTERM, _leave)
+    from retriever_service.building.config import BuildConfig
+    from retriever_service.building.job import build
+    from retriever_service.building.progress import TerminalProgress
+
+    started = time.monotonic()
+    try:
+        config = BuildConfig(
+            model=arguments.model,
+            corpus=tuple(arguments.corpus),
+            out=arguments.out,
+            dims=arguments.dims,
+            codec=arguments.codec,
+            partitions=arguments.partitions,
+            continuation_length=arguments.continuation,
+            prompt_keys=arguments.prompt_keys,
+            respond=arguments.respond,
+            max_new_tokens=arguments.max_new_tokens,
+            temperature=arguments.temperature,
+            seed=arguments.seed,
+            answers_out=arguments.answers_out,
+            fit_tokens=arguments.fit_tokens,
+            workers=arguments.workers,
+            ray_address=arguments.ray_address,
+            command=shlex.join(["dresd-retriever", *sys.argv[1:]]),
+        )
+        manifest = build(config, TerminalProgress())
+    except BuildError as error:
+        raise CommandError(str(error)) from error
+    segments = [segment for partition in manifest.partitions for segment in partition.segments]
+    files = [*manifest.files.values(), *(file for segment in segments for file in segment.files.values())]
+    summary = {
+        "datastore": str(arguments.out),
+        "build_id": manifest.build_id,
+        "documents": manifest.corpus.documents,
+        "skipped": manifest.corpus.skipped,
+        "split": manifest.corpus.split,
+        "tokens": manifest.corpus.tokens,
+        "entries": manifest.num_entries,
+        "partitions": len(manifest.partitions),
+        "bytes": sum(file.size for file in files),
+        "seconds": round(time.monotonic() - started, 1),
+        "recall": sum(segment.recall * segment.num_entries for segment in segments) / manifest.num_entries,
+    }
+    if arguments.json:
+        print(json.dumps(summary, indent=1))
+        return 0
+    print(
+        f"{arguments.out}: {summary['documents']:,} documents, {manifest.num_entries:,} entries, "
+        f"{human_bytes(sum(file.size for file in files))} in {human_seconds(time.monotonic() - started)}; "
+        f"recall@50 {summary['recall']:.3f}"
+    )
+    return 0
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

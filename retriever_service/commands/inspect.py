@@ -1,0 +1,75 @@
+"""dresd-retriever inspect: what a datastore consists of."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retriever_service.commands.output import CommandError, human_bytes
+
+if TYPE_CHECKING:
+    from retriever_service.datastore import Inspection, Manifest
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's options."""
+    parser.add_argument("datastore", type=Path, metavar="DIR", help="a folder that `build` made")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints sizes, balance, skew, recall and provenance."""
+    from retriever_service.datastore import DatastoreError, inspect, read_manifest
+
+    try:
+        inspection = inspect(arguments.datastore)
+        manifest = read_manifest(arguments.datastore)
+    except DatastoreError as error:
+        raise CommandError(str(error)) from error
+    if arguments.json:
+        print(json.dumps(asdict(inspection), indent=1))
+    else:
+        print("\n".join(_lines(inspection, manifest)))
+    return 0
+
+
+def _lines(inspection: Inspection, manifest: Manifest) -> Iterator[str]:
+    model, corpus, recipe, tokens = manifest.model, manifest.corpus, manifest.key_recipe, inspection.tokens
+    revision = f" at {model.revision}" if model.revision else ""
+    yield inspection.path
+    yield f"  build      {manifest.build_id}, {manifest.created}, format {manifest.format_version}"
+    yield f"  model      {model.name}{revision} (hidden size {model.hidden_size}, vocabulary {model.vocab_size:,})"
+    yield f"             weights {model.weights_fingerprint[:16]}, tokenizer {model.tokenizer_hash[:16] or 'none'}"
+    read = f"{corpus.documents:,} documents, {corpus.tokens:,} tokens"
+    yield f"  corpus     {read}; {corpus.skipped:,} skipped, {corpus.split:,} split"
+    for file in corpus.files:
+        length = human_bytes(file.size)
+        yield f"             {file.name}: {file.documents:,} documents, {length}, sha256 {file.sha256[:16]}"
+    yield (
+        f"  keys       {recipe.dims} dimensions, codec {manifest.codec}, "
+        f"{'every list' if manifest.nprobe == 0 else f'{manifest.nprobe} lists'} of a token searched, "
+        f"recall@50 {inspection.recall:.3f}"
+    )
+    yield (
+        f"  entries    {inspection.num_entries:,} of {tokens.num_tokens:,} next tokens "
+        f"(a token has {tokens.median:,.0f} at the median, {tokens.p99:,.0f} at p99, {tokens.max:,} at most); "
+        f"{manifest.continuation_length} tokens of continuation, {manifest.left_context_length} of left context"
+    )
+    yield f"  size       {human_bytes(inspection.total_bytes)}, {inspection.bytes_per_entry:.0f} bytes an entry"
+    for name, size in sorted(inspection.bytes_by_file.items(), key=lambda item: -item[1]):
+        yield f"             {human_bytes(size):>10}  {name}"
+    yield (
+        f"  partitions {len(inspection.partitions)}, the largest {inspection.balance:.2f} times the mean; "
+        f"{tokens.split_tokens:,} tokens lie in several"
+    )
+    for part in inspection.partitions:
+        yield (
+            f"             {part.index}: {part.num_entries:,} entries ({part.share:.1%}), {part.num_tokens:,} tokens, "
+            f"{human_bytes(part.bytes)}, recall@50 {part.recall:.3f}"
+        )
+    yield f"  versions   {', '.join(f'{name} {number}' for name, number in manifest.versions.items())}"
+    yield f"  command    {manifest.command or '(none recorded)'}"

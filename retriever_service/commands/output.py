@@ -1,0 +1,25 @@
+"""What the commands share: the error they end with, and how numbers look to people."""
+
+from __future__ import annotations
+
+
+class CommandError(Exception):
+    """A command failed: one sentence and a hint, exit code 1."""
+
+
+def human_bytes(number: float) -> str:
+    """Bytes in the largest unit of which there is at least one."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} TiB"
+
+
+def human_seconds(seconds: float) -> str:
+    """Seconds, with minutes and hours where there are any."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

@@ -1,0 +1,46 @@
+"""dresd-retriever serve: answers decoders from a datastore, over gRPC."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from retriever_service.commands.output import CommandError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command's options."""
+    parser.add_argument("datastore", type=Path, metavar="DIR", help="a folder that `build` made")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="port 0 is any free one; default: 127.0.0.1:50051")
+    parser.add_argument(
+        "--partitions", type=_numbers, metavar="N,M", help="the partitions to serve, by number; default: all"
+    )
+    parser.add_argument(
+        "--search-threads", type=int, metavar="N", help="searches at the same time; default: one a core"
+    )
+    parser.add_argument("--queue-size", type=int, metavar="N", help="searches that may wait; default: 64")
+    parser.add_argument("--skip-checksums", action="store_true", help="do not hash every file before serving")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serves until told to stop."""
+    from retriever_service.serving.config import ServeConfig, ServeError
+    from retriever_service.serving.server import run as run_server
+
+    chosen = {
+        name: value
+        for name in ("listen", "partitions", "search_threads", "queue_size")
+        if (value := getattr(arguments, name)) is not None
+    }
+    try:
+        config = ServeConfig(arguments.datastore, verify_checksums=not arguments.skip_checksums, **chosen)
+    except ServeError as error:
+        raise CommandError(str(error)) from error
+    return run_server(config)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"numbers with commas between them are expected, not {text!r}") from None

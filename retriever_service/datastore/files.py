@@ -1,0 +1,95 @@
+"""Reading and writing the files of a datastore: whole or not at all, and never trusted unread.
+
+Arrays that are read as a whole lie in safetensors files; arrays that are memory-mapped lie in .npy files. Nothing
+is ever unpickled. This module knows files and arrays, not what they mean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save as save_safetensors
+
+from retriever_service.datastore.errors import DatastoreError
+
+REBUILD_HINT = "Copy the datastore again, or build it anew."
+
+Array = NDArray[Any]
+
+_CHUNK = 1 << 20
+
+
+def sha256_of(path: Path) -> str:
+    """sha256, hex, of a file's content; raises OSError."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path beside `path` to write to; renamed to `path` when the block ends well, removed when it does not."""
+    beside = path.with_name(f".{path.name}.partial")
+    try:
+        yield beside
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file's content; raises DatastoreError naming the file."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DatastoreError(f"{path} cannot be read: {error.strerror}.", REBUILD_HINT) from error
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Array]) -> None:
+    """Writes named arrays as a safetensors file; equal arrays give equal bytes."""
+    with replacing(path) as beside:
+        beside.write_bytes(save_safetensors({name: np.ascontiguousarray(array) for name, array in tensors.items()}))
+
+
+def load_tensors(path: Path, names: tuple[str, ...]) -> dict[str, Array]:
+    """The arrays of a safetensors file, which must hold exactly `names`; raises DatastoreError naming the file."""
+    content = read_bytes(path)
+    try:
+        tensors = load_safetensors(content)
+    except (SafetensorError, ValueError, KeyError, MemoryError) as error:
+        raise DatastoreError(f"{path} is not a readable safetensors file: {error}.", REBUILD_HINT) from error
+    if set(tensors) != set(names):
+        raise DatastoreError(f"{path} holds the arrays {sorted(tensors)}, not {sorted(names)}.", REBUILD_HINT)
+    return dict(tensors)
+
+
+def save_rows(path: Path, rows: Array) -> None:
+    """Writes an array as an .npy file."""
+    with replacing(path) as beside, beside.open("wb") as file:
+        np.save(file, rows, allow_pickle=False)
+
+
+def map_rows(path: Path, *, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """An .npy file as a read-only memory map; raises DatastoreError naming the file if it holds anything else."""
+    try:
+        rows: Array = np.lib.format.open_memmap(path, mode="r")
+    except (OSError, ValueError, SyntaxError, TokenError) as error:
+        raise DatastoreError(f"{path} is not a readable .npy file: {error}.", REBUILD_HINT) from error
+    if rows.shape != shape or rows.dtype != np.dtype(dtype):
+        raise DatastoreError(f"{path} does not hold an array {shape} of {np.dtype(dtype)}.", REBUILD_HINT)
+    # A plain view: memmap's own indexing costs several times an ndarray's.
+    return rows.view(np.ndarray)

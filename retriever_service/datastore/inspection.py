@@ -1,0 +1,166 @@
+"""What a datastore consists of, in numbers: sizes, balance, skew, recall, provenance.
+
+Plain dataclasses, so that `dataclasses.asdict` makes JSON of them; how people see them is the command line's matter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retriever_service.datastore.manifest import MANIFEST_FILE, Manifest
+from retriever_service.datastore.store import Datastore
+
+_HEAVIEST = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInspection:
+    """One partition: `bytes` of its segments' files, `share` of all entries, `recall` weighted by entries."""
+
+    index: int
+    segments: int
+    num_entries: int
+    num_tokens: int
+    bytes: int
+    share: float
+    recall: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenWeight:
+    """A next token and its number of entries."""
+
+    token: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSkew:
+    """How entries spread over next tokens.
+
+    Attributes:
+        num_tokens: next tokens that have entries.
+        split_tokens: those that lie in several partitions.
+        median: entries of the middle token; p90, p99 and max likewise.
+        heaviest: the tokens with the most entries, falling.
+    """
+
+    num_tokens: int
+    split_tokens: int
+    median: float
+    p90: float
+    p99: float
+    max: int
+    heaviest: list[TokenWeight]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A datastore in numbers.
+
+    Attributes:
+        path: its folder.
+        manifest: what it says about itself, files and partitions left out (JSON types).
+        num_entries: in all partitions.
+        total_bytes: of all files.
+        bytes_per_entry: of the partitions' files; what one more entry costs.
+        bytes_by_file: bytes by file name, summed over partitions.
+        balance: entries of the largest partition divided by the mean; 1 is perfect.
+        recall: share of the true nearest keys found, measured by the build, weighted by entries.
+        partitions: one each.
+        tokens: how entries spread over next tokens.
+    """
+
+    path: str
+    manifest: dict[str, object]
+    num_entries: int
+    total_bytes: int
+    bytes_per_entry: float
+    bytes_by_file: dict[str, int]
+    balance: float
+    recall: float
+    partitions: list[PartitionInspection]
+    tokens: TokenSkew
+
+
+def inspect(path: Path | str) -> Inspection:
+    """Describes a datastore; sizes of files are checked, their content is not hashed. Raises DatastoreError."""
+    store = Datastore.open(path, verify_checksums=False)
+    manifest = store.manifest
+    bytes_by_file = Counter({name: record.size for name, record in manifest.files.items()})
+    bytes_by_file[MANIFEST_FILE] = (store.path / MANIFEST_FILE).stat().st_size
+    dataset_bytes = bytes_by_file.total()
+    for partition in manifest.partitions:
+        for segment in partition.segments:
+            bytes_by_file.update({name: record.size for name, record in segment.files.items()})
+    total_bytes = bytes_by_file.total()
+    counts = _entries_by_token(store)
+    partitions = [_inspect_partition(store, number) for number in store.served_partitions]
+    mean = manifest.num_entries / len(partitions)
+    return Inspection(
+        path=str(store.path),
+        manifest=_about(manifest),
+        num_entries=manifest.num_entries,
+        total_bytes=total_bytes,
+        bytes_per_entry=(total_bytes - dataset_bytes) / max(manifest.num_entries, 1),
+        bytes_by_file=dict(sorted(bytes_by_file.items())),
+        balance=max(partition.num_entries for partition in partitions) / mean if mean else 1.0,
+        recall=_weighted([(partition.recall, partition.num_entries) for partition in partitions]),
+        partitions=partitions,
+        tokens=_skew(counts, split_tokens=int((np.diff(store.routing.offsets) > 1).sum())),
+    )
+
+
+def _about(manifest: Manifest) -> dict[str, object]:
+    about: dict[str, object] = manifest.model_dump(
+        mode="json", exclude={"files", "partitions", "model", "key_recipe", "num_entries"}
+    )
+    return {**about, "model": asdict(manifest.model), "key_recipe": asdict(manifest.key_recipe)}
+
+
+def _inspect_partition(store: Datastore, number: int) -> PartitionInspection:
+    record = store.manifest.partitions[number]
+    tokens = [opened.segment.tokens for opened in store.segments[number]]
+    return PartitionInspection(
+        index=number,
+        segments=len(record.segments),
+        num_entries=record.num_entries,
+        num_tokens=len(np.unique(np.concatenate(tokens))) if tokens else 0,
+        bytes=sum(file.size for segment in record.segments for file in segment.files.values()),
+        share=record.num_entries / max(store.num_entries, 1),
+        recall=_weighted([(segment.recall, segment.num_entries) for segment in record.segments]),
+    )
+
+
+def _entries_by_token(store: Datastore) -> NDArray[np.int64]:
+    """int64 [vocab]."""
+    counts = np.zeros(store.manifest.model.vocab_size, np.int64)
+    for segments in store.segments.values():
+        for opened in segments:
+            counts[opened.segment.tokens] += np.diff(opened.segment.entry_offsets)
+    return counts
+
+
+def _skew(counts: NDArray[np.int64], *, split_tokens: int) -> TokenSkew:
+    present = counts[counts > 0]
+    median, p90, p99 = np.percentile(present, [50, 90, 99]).tolist() if len(present) else (0.0, 0.0, 0.0)
+    heaviest = np.argsort(-counts, kind="stable")[: min(_HEAVIEST, len(present))]
+    return TokenSkew(
+        num_tokens=len(present),
+        split_tokens=split_tokens,
+        median=median,
+        p90=p90,
+        p99=p99,
+        max=int(counts.max(initial=0)),
+        heaviest=[TokenWeight(token, int(counts[token])) for token in heaviest.tolist()],
+    )
+
+
+def _weighted(recalls: list[tuple[float, int]]) -> float:
+    entries = sum(number for _, number in recalls)
+    return sum(recall * number for recall, number in recalls) / entries if entries else 1.0

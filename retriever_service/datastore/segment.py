@@ -1,0 +1,185 @@
+"""Reading one segment: its files checked and mapped, its tokens found, its lists searched.
+
+It knows rows of its own only; ids across segments are the datastore's matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from retriever_service.datastore import codecs
+from retriever_service.datastore.errors import DatastoreError
+from retriever_service.datastore.files import REBUILD_HINT, load_tensors, map_rows, sha256_of
+from retriever_service.datastore.layout import (
+    CENTROIDS_FILE,
+    CONTINUATIONS_FILE,
+    DIRECTORY_ARRAYS,
+    DIRECTORY_FILE,
+    INDEX_FILE,
+    LEFT_CONTEXTS_FILE,
+    SEGMENT_FILES,
+    SUFFIX_ORDER_FILE,
+    TokenLists,
+)
+from retriever_service.datastore.manifest import FileRecord, Manifest, SegmentRecord
+from retriever_service.datastore.tokens import unpack
+
+
+def check_file(path: Path, record: FileRecord, *, checksum: bool) -> None:
+    """Compares a file with its record, size first; raises DatastoreError naming the file."""
+    try:
+        size = path.stat().st_size
+        if size != record.size:
+            raise DatastoreError(f"{path} has {size} bytes instead of {record.size}.", REBUILD_HINT)
+        if checksum and sha256_of(path) != record.sha256:
+            raise DatastoreError(f"{path} is corrupt: its sha256 is not the manifest's.", REBUILD_HINT)
+    except OSError as error:
+        raise DatastoreError(f"{path} cannot be read: {error.strerror}.", REBUILD_HINT) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """An open segment of n rows and T tokens; read-only, shared by threads.
+
+    Attributes:
+        tokens: int64 [T], ascending.
+        token_lists: the inverted lists of each token, centroids memory-mapped.
+        entry_offsets: int64 [T + 1], the rows of each token.
+        stored_continuations: uint16 or uint32 [n, N], memory-mapped.
+        stored_left_contexts: uint16 or uint32 [n, C], memory-mapped.
+        suffix_order: uint32 [n], memory-mapped: within a token's rows, all of them by left context, most recent
+            token first, compared as stored.
+    """
+
+    index: codecs.FaissIndex
+    tokens: NDArray[np.int64]
+    token_lists: TokenLists
+    entry_offsets: NDArray[np.int64]
+    stored_continuations: NDArray[Any]
+    stored_left_contexts: NDArray[Any]
+    suffix_order: NDArray[np.uint32]
+
+    @classmethod
+    def open(cls, directory: Path, record: SegmentRecord, manifest: Manifest, *, verify_checksums: bool) -> Segment:
+        """Opens a segment of at least one entry; raises DatastoreError naming the file at fault."""
+        if set(record.files) != set(SEGMENT_FILES):
+            raise DatastoreError(f"The manifest lists other files than a segment has for {directory}.", REBUILD_HINT)
+        # Everything is compared with the manifest before FAISS sees a byte of it.
+        for name, file in record.files.items():
+            check_file(directory / name, file, checksum=verify_checksums)
+        rows, dims, dtype = record.num_entries, manifest.key_recipe.dims, manifest.token_dtype
+        tokens, list_offsets, entry_offsets = _load_directory(directory / DIRECTORY_FILE, rows)
+        places = TokenLists.place_centroids(list_offsets)
+        centroids = map_rows(directory / CENTROIDS_FILE, shape=(int(places[-1]), dims), dtype=np.float16)
+        return cls(
+            _map_index(directory / INDEX_FILE, manifest, list_offsets, entry_offsets),
+            tokens,
+            TokenLists(list_offsets, places, centroids),
+            entry_offsets,
+            map_rows(directory / CONTINUATIONS_FILE, shape=(rows, manifest.continuation_length), dtype=dtype),
+            map_rows(directory / LEFT_CONTEXTS_FILE, shape=(rows, manifest.left_context_length), dtype=dtype),
+            map_rows(directory / SUFFIX_ORDER_FILE, shape=(rows,), dtype=np.uint32),
+        )
+
+    def __len__(self) -> int:
+        return int(self.entry_offsets[-1])
+
+    def find(self, next_tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64 [b]: each token's place in the directory, -1 for one without entries here."""
+        places = np.minimum(np.searchsorted(self.tokens, next_tokens), len(self.tokens) - 1)
+        return np.where(self.tokens[places] == next_tokens, places, -1)
+
+    def search(
+        self, keys: NDArray[np.float32], places: NDArray[np.int64], neighbors: int, nprobe: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """The nearest rows within each query's token.
+
+        Args:
+            keys: float32 [b, dims].
+            places: int64 [b], from `find`, none of them -1.
+            neighbors: wanted.
+            nprobe: lists searched within the token's, 0 for all.
+
+        Returns:
+            similarities: float32 [b, k] with k <= neighbors, falling, -inf where there is none.
+            rows: int64 [b, k], -1 where there is none.
+        """
+        available = int((self.entry_offsets[places + 1] - self.entry_offsets[places]).max())
+        lists = self.token_lists.choose(keys, places, nprobe)
+        similarities, rows = codecs.search_lists(
+            self.index, np.ascontiguousarray(keys), lists, min(neighbors, available)
+        )
+        if rows.max() >= len(self):
+            raise DatastoreError("The index of a segment is corrupt: it names rows beyond its end.", REBUILD_HINT)
+        similarities[rows < 0] = -np.inf
+        return similarities, rows
+
+    def next_tokens_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """int64 [m]: the next token that each row belongs to."""
+        return self.tokens[np.searchsorted(self.entry_offsets, rows, side="right") - 1]
+
+    def continuations_of(self, rows: NDArray[np.int64], depth: int) -> NDArray[np.int32]:
+        """int32 [m, depth]: the first tokens of the rows' continuations, `PAD` beyond their end."""
+        return unpack(self.stored_continuations[rows, :depth])
+
+    def left_contexts_of(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
+        """int32 [m, C]: the rows' left contexts, most recent token first."""
+        return unpack(self.stored_left_contexts[rows])
+
+    def list_sizes(self) -> NDArray[np.int64]:
+        """int64 [lists]: rows of each list."""
+        return codecs.list_sizes(self.index)
+
+    def keys_of(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """float32 [m, dims]: the rows' keys as the codec kept them; row by row, for samples."""
+        ends = np.cumsum(self.list_sizes())
+        lists = np.searchsorted(ends, rows, side="right")
+        offsets = rows - np.where(lists > 0, ends[lists - 1], 0)
+        pairs = zip(lists.tolist(), offsets.tolist(), strict=True)
+        return np.stack([codecs.key_at(self.index, number, offset) for number, offset in pairs])
+
+
+def _load_directory(path: Path, rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    arrays = load_tensors(path, DIRECTORY_ARRAYS)
+    if any(array.dtype != np.uint32 or array.ndim != 1 or len(array) == 0 for array in arrays.values()):
+        raise DatastoreError(f"{path} does not hold a token directory.", REBUILD_HINT)
+    tokens, lists, entries = (arrays[name].astype(np.int64) for name in ("tokens", "list_offsets", "entry_offsets"))
+    consistent = (
+        len(lists) == len(entries) == len(tokens) + 1
+        and lists[0] == entries[0] == 0
+        and entries[-1] == rows
+        and bool((np.diff(tokens) > 0).all())
+        and bool((np.diff(lists) > 0).all())
+        and bool((np.diff(entries) > 0).all())
+    )
+    if not consistent:
+        raise DatastoreError(f"{path} does not hold a consistent token directory.", REBUILD_HINT)
+    return tokens, lists, entries
+
+
+def _map_index(
+    path: Path, manifest: Manifest, list_offsets: NDArray[np.int64], entry_offsets: NDArray[np.int64]
+) -> codecs.FaissIndex:
+    try:
+        index = codecs.map_index(path)
+    except (RuntimeError, MemoryError) as error:
+        reason = str(error).strip().splitlines()[-1] if str(error).strip() else "out of memory"
+        raise DatastoreError(f"{path} is not a readable index: {reason}", REBUILD_HINT) from error
+    if (
+        not isinstance(index, faiss.IndexIVF)
+        or not codecs.matches(index, manifest.codec)
+        or index.d != manifest.key_recipe.dims
+        or index.nlist != list_offsets[-1]
+    ):
+        raise DatastoreError(f"{path} is not an index as the manifest describes it.", REBUILD_HINT)
+    # A list that is longer or shorter than the directory says would be read beyond the mapped file.
+    sizes = np.add.reduceat(codecs.list_sizes(index), list_offsets[:-1])
+    if not np.array_equal(sizes, np.diff(entry_offsets)):
+        raise DatastoreError(f"{path} does not hold the entries its directory lists.", REBUILD_HINT)
+    return index

@@ -1,0 +1,188 @@
+"""The full check of a datastore: every byte hashed, every count taken again, a sample searched for itself.
+
+Opening a datastore checks what a server must know before it trusts a file; this checks everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retriever_service.datastore import codecs
+from retriever_service.datastore.errors import DatastoreError
+from retriever_service.datastore.files import REBUILD_HINT
+from retriever_service.datastore.layout import (
+    CONTINUATIONS_FILE,
+    DIRECTORY_FILE,
+    INDEX_FILE,
+    LEFT_CONTEXTS_FILE,
+    RECALL_NEIGHBORS,
+    SUFFIX_ORDER_FILE,
+)
+from retriever_service.datastore.manifest import FileRecord, Manifest, read_manifest
+from retriever_service.datastore.segment import Segment, check_file
+from retriever_service.datastore.store import Datastore
+
+_ROWS_AT_ONCE = 1 << 18
+_TIE = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationReport:
+    """What was checked and found right.
+
+    Attributes:
+        path: the datastore's folder.
+        files: files hashed.
+        bytes: bytes hashed.
+        partitions: partitions counted.
+        entries: entries counted.
+        sampled: stored keys searched for.
+        self_recall: share of them found among their own nearest neighbours (1 for an exact search), with the
+            datastore's own nprobe.
+    """
+
+    path: str
+    files: int
+    bytes: int
+    partitions: int
+    entries: int
+    sampled: int
+    self_recall: float
+
+
+def verify(path: Path | str, *, sample: int = 1000, seed: int = 0) -> VerificationReport:
+    """Checks a datastore completely.
+
+    Raises:
+        DatastoreError: naming every file that is missing, has another size or sha256, or holds what cannot be.
+    """
+    path = Path(path)
+    manifest = read_manifest(path)
+    files = dict(_files(path, manifest))
+    _raise_for(list(_broken_files(files)))
+    store = Datastore.open(path, verify_checksums=False)
+    _raise_for(
+        [
+            f"{path / record.directory / name}: {problem}"
+            for partition in manifest.partitions
+            for record, opened in zip(
+                [record for record in partition.segments if record.num_entries > 0],
+                store.segments[partition.index],
+                strict=True,
+            )
+            for name, problem in _problems(store, partition.index, opened.segment)
+        ]
+    )
+    sampled = min(sample, store.num_entries)
+    return VerificationReport(
+        path=str(path),
+        files=len(files),
+        bytes=sum(record.size for record in files.values()),
+        partitions=len(manifest.partitions),
+        entries=store.num_entries,
+        sampled=sampled,
+        self_recall=_self_recall(store, sampled, seed),
+    )
+
+
+def _files(path: Path, manifest: Manifest) -> Iterator[tuple[Path, FileRecord]]:
+    for name, record in manifest.files.items():
+        yield path / name, record
+    for partition in manifest.partitions:
+        for segment in partition.segments:
+            for name, record in segment.files.items():
+                yield path / segment.directory / name, record
+
+
+def _broken_files(files: dict[Path, FileRecord]) -> Iterator[str]:
+    for path, record in files.items():
+        problem = _breakage(path, record)
+        if problem is not None:
+            yield problem
+
+
+def _breakage(path: Path, record: FileRecord) -> str | None:
+    try:
+        check_file(path, record, checksum=True)
+    except DatastoreError as error:
+        return error.message
+    return None
+
+
+def _raise_for(problems: list[str]) -> None:
+    if problems:
+        raise DatastoreError(" ".join(problems), REBUILD_HINT)
+
+
+def _problems(store: Datastore, partition: int, segment: Segment) -> Iterator[tuple[str, str]]:
+    """What no build writes, by file: hashes only tell that a file is as it was written."""
+    vocab_size = store.manifest.model.vocab_size
+    if segment.tokens[-1] >= vocab_size:
+        yield DIRECTORY_FILE, "it has tokens beyond the vocabulary."
+    queries, partitions = store.routing.lookup(segment.tokens)
+    if len(np.unique(queries[partitions == partition])) != len(segment.tokens):
+        yield DIRECTORY_FILE, "it has tokens that the routing table leads elsewhere."
+    ids = [codecs.list_ids(segment.index, number, int(size)) for number, size in enumerate(segment.list_sizes())]
+    if not np.array_equal(np.concatenate(ids), np.arange(len(segment))):
+        yield INDEX_FILE, "its ids are not its rows."
+    for name, stored in (
+        (CONTINUATIONS_FILE, segment.stored_continuations),
+        (LEFT_CONTEXTS_FILE, segment.stored_left_contexts),
+    ):
+        if not all(_are_padded_tokens(rows, vocab_size) for rows in _chunks(stored)):
+            yield name, "it has tokens beyond the vocabulary or after padding."
+    if not _is_suffix_order(segment):
+        yield SUFFIX_ORDER_FILE, "its rows are not ordered by left context."
+
+
+def _chunks(stored: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    for begin in range(0, len(stored), _ROWS_AT_ONCE):
+        yield stored[begin : begin + _ROWS_AT_ONCE]
+
+
+def _are_padded_tokens(rows: NDArray[Any], vocab_size: int) -> bool:
+    is_pad = rows == np.iinfo(rows.dtype).max
+    return bool(((rows < vocab_size) | is_pad).all()) and not (is_pad[:, :-1] & ~is_pad[:, 1:]).any()
+
+
+def _is_suffix_order(segment: Segment) -> bool:
+    if segment.suffix_order.max() >= len(segment):
+        return False
+    rows = segment.suffix_order.astype(np.int64)
+    tokens = np.repeat(np.arange(len(segment.tokens)), np.diff(segment.entry_offsets))
+    if (np.bincount(rows, minlength=len(segment)) != 1).any() or (tokens[rows] != tokens).any():
+        return False
+    for begin in range(0, len(rows), _ROWS_AT_ONCE):
+        contexts = segment.stored_left_contexts[rows[begin : begin + _ROWS_AT_ONCE + 1]]
+        before, after = contexts[:-1], contexts[1:]
+        first = np.argmax(before != after, axis=1)[:, None]
+        falls = np.take_along_axis(before, first, 1)[:, 0] > np.take_along_axis(after, first, 1)[:, 0]
+        of = tokens[begin : begin + len(contexts)]
+        if (falls & (of[:-1] == of[1:])).any():
+            return False
+    return True
+
+
+def _self_recall(store: Datastore, sampled: int, seed: int) -> float:
+    if sampled == 0:
+        return 1.0
+    ids = np.sort(np.random.default_rng(seed).choice(store.num_entries, sampled, replace=False))
+    found = 0
+    for segments in store.segments.values():
+        for opened in segments:
+            mine = ids[(ids >= opened.first_id) & (ids < opened.first_id + len(opened.segment))]
+            if len(mine) == 0:
+                continue
+            rows = mine - opened.first_id
+            keys = opened.segment.keys_of(rows)
+            near = store.search(keys, opened.segment.next_tokens_of(rows), neighbors=RECALL_NEIGHBORS)
+            # Entries with the same key may push one another out of the nearest: tied with the last is found too.
+            tied = near.similarities[:, -1] >= (keys * keys).sum(axis=1) - _TIE
+            found += int(((near.ids == mine[:, None]).any(axis=1) | tied).sum())
+    return found / sampled

@@ -1,0 +1,56 @@
+"""Listening on an address, with an error a person can act on when that is not possible."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import grpc.aio
+
+from retriever_service.serving.config import ServeError, split_address
+
+# An address family that this machine lacks; the other addresses of the same host may still do.
+_ABSENT = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
+
+
+def bind(server: grpc.aio.Server, listen: str) -> int:
+    """Makes the server listen on "HOST:PORT" and returns the port, the real one when 0 was asked.
+
+    Raises:
+        ServeError: somebody else listens there, or the address is not this machine's.
+    """
+    host, port = split_address(listen)
+    _try_out(listen, host.strip("[]"), port)
+    try:
+        bound: int = server.add_insecure_port(f"{host or '[::]'}:{port}")
+    except RuntimeError as error:
+        raise ServeError(f"cannot listen on {listen}: {error}") from error
+    return bound
+
+
+def _try_out(listen: str, host: str, port: int) -> None:
+    """Binds plain sockets first, because gRPC's own failure does not say why, and logs instead."""
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise ServeError(f"cannot listen on {listen}: {error.strerror}; is the host name right?") from error
+    failures = [failure for each in found if (failure := _failure_of(*each)) is not None]
+    for failure in failures:
+        if failure.errno not in _ABSENT or len(failures) == len(found):
+            in_use = failure.errno == errno.EADDRINUSE
+            hint = "stop what listens there or choose another port" if in_use else "choose another address"
+            raise ServeError(f"cannot listen on {listen}: {failure.strerror}; {hint}") from failure
+
+
+def _failure_of(
+    family: int, kind: int, protocol: int, _: str, address: tuple[str | int | bytes, ...]
+) -> OSError | None:
+    try:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            probe.bind(address)
+    except OSError as error:
+        return error
+    return None

@@ -1,0 +1,201 @@
+"""A server's life: listen, load, serve, drain, stop.
+
+`start` is for programs that have an event loop, `run` is the whole process. Knows nothing of queries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import faiss
+import grpc
+import grpc.aio
+from dresd.v1 import retriever_pb2 as pb
+from dresd.v1 import retriever_pb2_grpc as pb_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from retriever_service.datastore import Datastore, DatastoreError
+from retriever_service.serving.address import bind
+from retriever_service.serving.config import DEFAULT_LISTEN, Limits, ServeConfig, ServeError, split_address
+from retriever_service.serving.search_pool import SearchPool
+from retriever_service.serving.service import RetrieverService
+
+__all__ = ["DEFAULT_LISTEN", "Limits", "RunningServer", "ServeConfig", "ServeError", "run", "start"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Retriever"].full_name
+
+_MAX_REQUEST_BYTES = 4 << 20
+"""More than the largest request any limits in use allow; a bigger one gets RESOURCE_EXHAUSTED unread."""
+
+_LAST_WORDS_S = 0.5
+"""Time for the last answers to leave after the last request is done."""
+
+
+def open_datastore(config: ServeConfig) -> Datastore:
+    """Opens what the config names.
+
+    Raises:
+        DatastoreError: it cannot be served.
+    """
+    return Datastore.open(config.datastore, partitions=config.partitions, verify_checksums=config.verify_checksums)
+
+
+class RunningServer:
+    """A server that answers; made by `start`.
+
+    Attributes:
+        port: the port it listens on.
+    """
+
+    def __init__(
+        self,
+        server: grpc.aio.Server,
+        health_servicer: health.aio.HealthServicer,
+        service: RetrieverService,
+        pool: SearchPool,
+        port: int,
+    ) -> None:
+        self._server = server
+        self._health = health_servicer
+        self._service = service
+        self._pool = pool
+        self.port = port
+
+    async def stop(self, grace_s: float) -> None:
+        """Turns health to NOT_SERVING, lets running requests finish for up to `grace_s` seconds, and stops."""
+        await self._health.enter_graceful_shutdown()
+        self._service.drain()
+        stopping = asyncio.create_task(self._server.stop(grace_s))
+        idle = asyncio.create_task(self._service.idle())
+        await asyncio.wait({idle}, timeout=grace_s)
+        idle.cancel()
+        # Watchers of health never end by themselves, so they are not worth the rest of the grace period.
+        await self._server.stop(min(grace_s, _LAST_WORDS_S))
+        await stopping
+        self._pool.close()
+
+
+async def start(
+    config: ServeConfig, open_datastore: Callable[[ServeConfig], Datastore] = open_datastore
+) -> RunningServer:
+    """Listens at once (health NOT_SERVING, requests UNAVAILABLE), loads the datastore, then serves it.
+
+    Args:
+        config: what to serve and how.
+        open_datastore: opens what the config names; called in a thread of its own.
+
+    Raises:
+        ServeError: the address cannot be listened on, or the datastore cannot be read.
+        DatastoreError: the datastore cannot be served.
+    """
+    pool = SearchPool(config.search_threads, config.queue_size, _prepare_search_thread)
+    service = RetrieverService(pool, config.limits)
+    health_servicer = health.aio.HealthServicer()
+    for name in ("", SERVICE_NAME):
+        await health_servicer.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
+    # Without so_reuseport=0 a second server on the same port would start and take half of the connections.
+    server = grpc.aio.server(
+        options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES)]
+    )
+    pb_grpc.add_RetrieverServicer_to_server(service, server)
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    running = RunningServer(server, health_servicer, service, pool, bind(server, config.listen))
+    await server.start()
+    try:
+        datastore = await _in_thread(lambda: open_datastore(config))
+    except BaseException as error:
+        await running.stop(0.0)
+        if isinstance(error, OSError):
+            raise ServeError(f"cannot read the datastore {config.datastore}: {error.strerror or error}") from error
+        raise
+    service.load(datastore)
+    for name in ("", SERVICE_NAME):
+        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    logger.info(
+        "serving build=%s entries=%d partitions=%s port=%d",
+        datastore.manifest.build_id,
+        datastore.num_entries,
+        ",".join(map(str, datastore.served_partitions)),
+        running.port,
+    )
+    return running
+
+
+def run(config: ServeConfig, open_datastore: Callable[[ServeConfig], Datastore] = open_datastore) -> int:
+    """Serves until SIGTERM or SIGINT. Prints one line to stdout when ready; errors go to stderr.
+
+    Args:
+        config: what to serve and how.
+        open_datastore: opens what the config names; given up if a signal comes before it is done.
+
+    Returns:
+        The process's exit code: 0 after a graceful stop, 1 if the server could not start.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    try:
+        asyncio.run(_serve(config, open_datastore))
+    except (ServeError, DatastoreError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _serve(config: ServeConfig, open_datastore: Callable[[ServeConfig], Datastore]) -> None:
+    told_to_stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told_to_stop.set)
+    starting = asyncio.create_task(start(config, open_datastore))
+    stopping = asyncio.create_task(told_to_stop.wait())
+    await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait({starting})
+        return
+    running = starting.result()
+    host, _ = split_address(config.listen)
+    print(f"dresd-retriever ready on {host or '0.0.0.0'}:{running.port}", flush=True)  # noqa: S104
+    await stopping
+    logger.info("shutting down; running requests have %g s to finish", config.shutdown_grace_s)
+    await running.stop(config.shutdown_grace_s)
+
+
+def _prepare_search_thread() -> None:
+    # Parallelism is across requests; FAISS's own threads would only fight over the same cores.
+    faiss.omp_set_num_threads(1)
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Awaits `work` done by a thread that does not keep the process alive, so a long load can be given up."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(set_outcome: Callable[[], None]) -> None:
+        # A future that was cancelled meanwhile, or a loop that is gone, has nobody waiting for the outcome.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(lambda: None if done.done() else set_outcome())
+
+    def body() -> None:
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the awaiting caller gets it
+            settle(functools.partial(done.set_exception, error))
+        else:
+            settle(functools.partial(done.set_result, result))
+
+    threading.Thread(target=body, name="dresd-load", daemon=True).start()
+    return await done

@@ -1,0 +1,73 @@
+"""One stream's requests, worked on concurrently but bounded, its answers handed out as they finish.
+
+Knows only that a request becomes an answer; messages, searches and statuses are the service's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Generic, TypeVar
+
+Request = TypeVar("Request")
+Answer = TypeVar("Answer")
+
+MAX_IN_FLIGHT = 32
+"""Requests of one stream worked on at a time; the next one stays unread, so flow control slows its sender."""
+
+
+class AnswerStream(Generic[Request, Answer]):
+    """Reads requests and answers them until their sender is done, told to stop reading, or abandoned.
+
+    Args:
+        requests: what the caller sends.
+        answer: turns one into its answer; whatever it raises ends the stream.
+    """
+
+    def __init__(self, requests: AsyncIterator[Request], answer: Callable[[Request], Awaitable[Answer]]) -> None:
+        self._answer = answer
+        self._places = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._answers: asyncio.Queue[Answer | None] = asyncio.Queue()
+        self._failure: BaseException | None = None
+        self._reader = asyncio.create_task(self._read(requests))
+        self._work: set[asyncio.Task[None]] = {self._reader}
+        self._reader.add_done_callback(self._finished)
+
+    def stop_reading(self) -> None:
+        """Reads no more requests; those read are still answered."""
+        self._reader.cancel()
+
+    def abandon(self) -> None:
+        """Nobody waits for the answers any more: gives up all work."""
+        for task in self._work:
+            task.cancel()
+
+    async def answers(self) -> AsyncIterator[Answer]:
+        """The answers in the order they finish; ends when the last request read has been answered."""
+        while (answer := await self._answers.get()) is not None:
+            self._places.release()
+            yield answer
+        if self._failure is not None:
+            raise self._failure
+
+    async def _read(self, requests: AsyncIterator[Request]) -> None:
+        while True:
+            await self._places.acquire()
+            try:
+                request = await anext(requests)
+            except StopAsyncIteration:
+                return
+            task = asyncio.create_task(self._work_on(request))
+            self._work.add(task)
+            task.add_done_callback(self._finished)
+
+    async def _work_on(self, request: Request) -> None:
+        self._answers.put_nowait(await self._answer(request))
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._work.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._failure = failure
+            self.abandon()
+        if not self._work:
+            self._answers.put_nowait(None)

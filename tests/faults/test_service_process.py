@@ -1,0 +1,129 @@
+"""The service as a process: what it says, how it ends, and what stops it from starting."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+from dresd.v1 import retriever_pb2 as pb
+from dresd.v1 import retriever_pb2_grpc as pb_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tests.support.datastore import BuiltDatastore
+from tests.support.serving import PATIENCE_S, OpenStream, ServerProcess, request_for, servable_datastore
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltDatastore:
+    return servable_datastore(tmp_path_factory.mktemp("process") / "a store", num_partitions=2)
+
+
+def failure_of(server: ServerProcess) -> str:
+    """The one sentence of a server that must not start."""
+    code, output, errors = server.finish()
+    assert (code, output) == (1, "")
+    assert "Traceback" not in errors
+    assert len(errors.splitlines()) == 1, errors
+    assert errors.startswith("error: ")
+    return errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_gracefully(built: BuiltDatastore, number: signal.Signals):
+    with ServerProcess(built.path) as server:
+        address = server.ready()
+        assert re.fullmatch(r"127\.0\.0\.1:[1-9]\d*", address)
+        with OpenStream(address) as stream, grpc.insecure_channel(address) as channel:
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+            assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+            stream.send(1, request_for(built.entries.keys[:1], built.entries.next_tokens[:1].tolist()))
+            assert stream.receive().WhichOneof("result") == "response"
+            server.send(number)
+            assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            with pytest.raises(grpc.RpcError) as ended:
+                stream.receive()
+            assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+        code, output, errors = server.finish()
+    assert (code, output) == (0, ""), errors
+    assert "Traceback" not in errors
+
+
+LOADS_FOR_EVER = """
+import sys, threading
+from retriever_service.serving.server import ServeConfig, run
+
+def open_datastore(config):
+    print("loading", flush=True)
+    threading.Event().wait()
+
+sys.exit(run(ServeConfig("nowhere", listen="127.0.0.1:0"), open_datastore))
+"""
+
+
+def test_a_signal_while_it_loads_ends_it_too():
+    with subprocess.Popen(
+        [sys.executable, "-c", LOADS_FOR_EVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "loading\n"
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, output, errors) == (0, "", "")
+
+
+def test_partitions_and_build_of_the_command_line_are_served(built: BuiltDatastore):
+    with ServerProcess(built.path, "--partitions", "1", "--skip-checksums", "--search-threads", "1") as server:
+        with grpc.insecure_channel(server.ready()) as channel:
+            info = pb_grpc.RetrieverStub(channel).GetInfo(pb.GetInfoRequest(), timeout=PATIENCE_S)
+        assert (info.build_id, list(info.served_partitions)) == ("build-1", [1])
+
+
+def test_a_port_in_use(built: BuiltDatastore):
+    with ServerProcess(built.path) as first:
+        address = first.ready()
+        with ServerProcess(built.path, listen=address) as second:
+            said = failure_of(second)
+    assert address in said
+    assert "in use" in said
+
+
+def test_a_folder_that_is_no_datastore(tmp_path: Path):
+    with ServerProcess(tmp_path) as server:
+        assert str(tmp_path) in failure_of(server)
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path):
+    with ServerProcess(tmp_path / "nowhere") as server:
+        assert "nowhere" in failure_of(server)
+
+
+def test_an_unknown_partition(built: BuiltDatastore):
+    with ServerProcess(built.path, "--partitions", "0,9") as server:
+        assert "9" in failure_of(server)
+
+
+def test_an_address_that_is_none(built: BuiltDatastore):
+    with ServerProcess(built.path, listen="nowhere") as server:
+        assert "HOST:PORT" in failure_of(server)
+
+
+@pytest.mark.parametrize("spoil", ["truncated", "corrupt", "missing"])
+def test_a_spoilt_file_is_named(built: BuiltDatastore, tmp_path: Path, spoil: str):
+    copy = tmp_path / "copy"
+    shutil.copytree(built.path, copy)
+    victim = max((path for path in copy.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    content = bytearray(victim.read_bytes())
+    if spoil == "missing":
+        victim.unlink()
+    elif spoil == "truncated":
+        victim.write_bytes(content[:-1])
+    else:
+        content[len(content) // 2] ^= 0xFF
+        victim.write_bytes(content)
+    with ServerProcess(copy) as server:
+        assert victim.name in failure_of(server)

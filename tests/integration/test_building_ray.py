@@ -1,0 +1,76 @@
+"""Ray as a build uses it: sums come back, and every failure is one sentence that was not tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from retriever_service.building.errors import BuildError
+from retriever_service.building.ray_jobs import Pool, RayJobs, connect
+from tests.support.building import FailingWorker
+
+
+@pytest.fixture(scope="module")
+def jobs() -> Iterator[RayJobs]:
+    with connect(None, 1) as connected:
+        yield connected
+
+
+def test_every_block_is_worked_on_once(jobs: RayJobs) -> None:
+    assert jobs.run_blocks(FailingWorker, {}, ["fine"] * 5) == 5
+    assert jobs.run_blocks(FailingWorker, {}, []) == 0
+
+
+@pytest.mark.parametrize(
+    ("block", "sentence"),
+    [
+        ("full disk", "No space left on the disk while writing 'some/file'"),
+        ("bug", "A worker failed with ZeroDivisionError: division by nothing"),
+        ("killed", "A worker process died"),
+    ],
+)
+def test_a_failing_worker_ends_the_stage_with_a_sentence(
+    jobs: RayJobs, block: str, sentence: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(BuildError, match=sentence) as caught:
+        jobs.run_blocks(FailingWorker, {}, ["fine", block])
+    assert "\n" not in str(caught.value)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_worker_that_cannot_be_made_ends_the_stage_with_its_sentence(jobs: RayJobs) -> None:
+    with pytest.raises(BuildError, match="The worker cannot be made"):
+        jobs.run_blocks(FailingWorker, {"broken": True}, ["fine"])
+
+
+def test_tasks_give_their_results_by_number(jobs: RayJobs) -> None:
+    tasks = [partial(pow, 2, exponent) for exponent in range(4)]
+    assert dict(jobs.run_tasks(tasks)) == {0: 1, 1: 2, 2: 4, 3: 8}
+
+
+def test_a_failing_task_ends_the_stage_with_a_sentence(jobs: RayJobs) -> None:
+    with pytest.raises(BuildError, match="No such file or directory: 'nowhere'"):
+        dict(jobs.run_tasks([partial(open, "nowhere")]))
+    with pytest.raises(BuildError, match="A worker failed with ValueError: "):
+        dict(jobs.run_tasks([partial(int, "no number")]))
+
+
+def test_a_cluster_that_is_not_there_is_named() -> None:
+    with pytest.raises(BuildError, match="127.0.0.1:1"), connect("127.0.0.1:1", None):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "workers", "expected"),
+    [
+        (2, 0, None, Pool(workers=1, threads=2, gpus=0, cpus=1.0)),
+        (1, 0, None, Pool(workers=1, threads=1, gpus=0, cpus=0.5)),
+        (16, 0, None, Pool(workers=4, threads=4, gpus=0, cpus=1.0)),
+        (16, 2, None, Pool(workers=2, threads=8, gpus=1, cpus=1.0)),
+        (4, 1, 2, Pool(workers=2, threads=2, gpus=0, cpus=1.0)),
+    ],
+)
+def test_the_pool_fits_the_machine(cpus: float, gpus: float, workers: int | None, expected: Pool) -> None:
+    assert Pool.plan(cpus, gpus, workers) == expected

@@ -1,0 +1,123 @@
+"""`dresd-decoder generate` answers on stdout, complains in one sentence on stderr; its exit code says how it went."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from decoder_client.cli import main
+from decoder_client.generation import SpeculativeDecoder
+from tests.support.models import save_tiny_model
+
+PROMPT = "abcabcabcab"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model("qwen3", tmp_path_factory.mktemp("models") / "a model")
+
+
+@pytest.fixture(autouse=True)
+def _restored_logging() -> Iterator[None]:
+    """The command configures logging as for a process of its own."""
+    root = logging.getLogger()
+    handlers = list(root.handlers)
+    yield
+    root.handlers = handlers
+
+
+def run(model: Path | str, *arguments: str, prompt: str = PROMPT) -> int:
+    return main(["generate", "--model", str(model), "--prompt", prompt, "--max-new-tokens", "24", *arguments])
+
+
+@pytest.fixture(scope="module")
+def text(model: Path) -> str:
+    return SpeculativeDecoder.from_pretrained(model).generate(PROMPT, max_new_tokens=24).text
+
+
+@pytest.mark.parametrize("options", [[], ["--nodes", "0"], ["--nodes", "3"], ["--stream"]])
+def test_the_answer_is_printed(model: Path, text: str, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(model, *options) == 0
+    assert capsys.readouterr().out == text + "\n"
+
+
+def test_json_holds_text_tokens_and_stats(model: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(model, "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["text"] == text
+    assert len(printed["tokens"]) == printed["stats"]["tokens"] == 24
+    assert printed["finish_reason"] == "length"
+    assert printed["stats"]["tokens_per_forward"] >= 1.0
+
+
+def test_stats_go_to_stderr(model: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(model, "--stats") == 0
+    captured = capsys.readouterr()
+    assert captured.out == text + "\n"
+    assert "tokens per forward" in captured.err
+
+
+def test_sampling_options_reach_the_decoder(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--temperature", "0.9", "--top-k", "9", "--top-p", "0.8", "--repetition-penalty", "1.1", "--seed", "4"]
+    assert run(model, *options, "--chat", "--stop", "zzz") == 0
+    expected = SpeculativeDecoder.from_pretrained(model).generate(
+        PROMPT, chat=True, max_new_tokens=24, temperature=0.9, top_k=9, top_p=0.8, repetition_penalty=1.1, seed=4
+    )
+    assert capsys.readouterr().out == expected.text + "\n"
+
+
+def test_a_service_that_is_down_is_warned_about_in_one_line(
+    model: Path, text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(model, "--retriever", f"unix:{tmp_path}/nobody") == 0
+    captured = capsys.readouterr()
+    assert captured.out == text + "\n"
+    [warning] = [line for line in captured.err.splitlines() if line.startswith("warning: ")]
+    assert "without retrieved drafts" in warning
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"model": "/no/such/model"}, "no model folder '/no/such/model'"),
+        ({"prompt": ""}, "The prompt is empty"),
+        ({"prompt": "x" * 300}, "300 tokens"),
+        ({"options": ["--retriever", "nonsense"]}, "HOST:PORT"),
+        ({"options": ["--device", "abacus"]}, "device 'abacus'"),
+    ],
+)
+def test_failures_are_one_sentence_and_exit_code_1(
+    model: Path, arguments: dict[str, object], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = arguments.get("options", [])
+    assert isinstance(options, list)
+    assert run(str(arguments.get("model", model)), *options, prompt=str(arguments.get("prompt", PROMPT))) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    [error] = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert sentence in error
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--temperature", "-1"],
+        ["--temperature", "warm"],
+        ["--temperature", "nan"],
+        ["--top-p", "0"],
+        ["--top-k", "0"],
+        ["--nodes", "-1"],
+        ["--max-new-tokens", "0"],
+        ["--json", "--stream"],
+        ["--unknown"],
+    ],
+)
+def test_wrong_usage_is_exit_code_2(model: Path, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        run(model, *options)
+    assert raised.value.code == 2
+    assert options[0] in capsys.readouterr().err

@@ -1,0 +1,292 @@
+"""Datastores that are broken, incomplete or of another time: refused by name, never crashed on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from retriever_service.datastore import (
+    Datastore,
+    DatastoreError,
+    FileRecord,
+    RoutingTable,
+    read_manifest,
+    verify,
+    write_manifest,
+)
+from tests.support.datastore import build_datastore
+
+FILES = [
+    "reducer.safetensors",
+    "routing.safetensors",
+    "token_table.safetensors",
+    *(
+        f"partition-00001-segment-000/{name}"
+        for name in (
+            "index.faiss", "directory.safetensors", "centroids.npy", "continuations.npy", "left_contexts.npy",
+            "suffix_order.npy",
+        )
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory):
+    return build_datastore(tmp_path_factory.mktemp("intact") / "store", num_partitions=2, codec="sq8")
+
+
+@pytest.fixture
+def copy(intact, tmp_path):
+    return shutil.copytree(intact.path, tmp_path / "copy")
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def grow(file):
+    file.write_bytes(file.read_bytes() + b"\0")
+
+
+def flip_first(file):
+    content = bytearray(file.read_bytes())
+    content[0] ^= 0x40
+    file.write_bytes(content)
+
+
+def flip_last(file):
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 0x01
+    file.write_bytes(content)
+
+
+def empty(file):
+    file.write_bytes(b"")
+
+
+def remove(file):
+    file.unlink()
+
+
+def replace_by_folder(file):
+    file.unlink()
+    file.mkdir()
+
+
+DAMAGES = [truncate, grow, flip_first, flip_last, empty, remove, replace_by_folder]
+
+
+def test_the_list_of_files_is_complete(intact):
+    found = {
+        str(file.relative_to(intact.path))
+        for file in intact.path.rglob("*")
+        if file.is_file() and "00000" not in str(file.relative_to(intact.path))
+    }
+    assert found == {*FILES, "manifest.json"}
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_named_on_opening(copy, file, damage):
+    damage(copy / file)
+    with pytest.raises(DatastoreError) as caught:
+        Datastore.open(copy)
+    assert str(copy / file) in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("damage", [truncate, grow, empty, remove])
+def test_sizes_are_compared_even_without_checksums(copy, file, damage):
+    damage(copy / file)
+    with pytest.raises(DatastoreError) as caught:
+        Datastore.open(copy, verify_checksums=False)
+    assert str(copy / file) in caught.value.message
+
+
+def test_a_partition_that_is_not_served_may_be_absent(copy):
+    shutil.rmtree(copy / "partition-00001-segment-000")
+    assert Datastore.open(copy, partitions=[0]).served_partitions == (0,)
+    with pytest.raises(DatastoreError, match="partition-00001-segment-000"):
+        Datastore.open(copy, partitions=[0, 1])
+
+
+def test_verify_names_every_damaged_file(copy):
+    for file in FILES:
+        flip_last(copy / file)
+    with pytest.raises(DatastoreError) as caught:
+        verify(copy)
+    assert all(str(copy / file) in caught.value.message for file in FILES)
+    assert "partition-00000" not in caught.value.message
+
+
+def edit(copy, change):
+    manifest = json.loads((copy / "manifest.json").read_text())
+    change(manifest)
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_folder_without_a_manifest_is_an_interrupted_build(copy):
+    (copy / "manifest.json").unlink()
+    with pytest.raises(DatastoreError, match=r"no manifest\.json.*interrupted"):
+        Datastore.open(copy)
+
+
+def test_what_is_not_a_folder_is_said_so(tmp_path):
+    with pytest.raises(DatastoreError, match="nowhere is not a folder"):
+        Datastore.open(tmp_path / "nowhere")
+
+
+def test_a_newer_format_is_refused_whatever_else_it_has(copy):
+    def newer(manifest):
+        manifest["format_version"] = 2
+        manifest["something_new"] = {"unheard": "of"}
+        del manifest["partitions"]
+
+    edit(copy, newer)
+    with pytest.raises(DatastoreError, match=r"format 2.*up to 1"):
+        Datastore.open(copy)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"format_version": "1"}', b"[" * 100_000]
+)
+def test_a_manifest_that_is_none_is_named(copy, content):
+    (copy / "manifest.json").write_bytes(content)
+    with pytest.raises(DatastoreError, match=r"manifest\.json"):
+        Datastore.open(copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (lambda manifest: manifest.pop("build_id"), "build_id"),
+        (lambda manifest: manifest.update(surprise=1), "surprise"),
+        (lambda manifest: manifest.update(codec="zip"), "codec"),
+        (lambda manifest: manifest.update(num_entries=3), "num_entries"),
+        (lambda manifest: manifest.update({"token_dtype": "uint32"}), "token_dtype"),
+        (lambda manifest: manifest.update(partitions=[]), "partitions"),
+        (lambda manifest: manifest["partitions"].reverse(), "partitions"),
+        (lambda manifest: manifest["files"].pop("reducer.safetensors"), "files"),
+        (lambda manifest: manifest["model"].pop("vocab_size"), "vocab_size"),
+        (lambda manifest: manifest["partitions"][0]["segments"][0].update(directory="../elsewhere"), "directory"),
+        (lambda manifest: manifest["partitions"][0]["segments"][0].update(directory="/etc"), "directory"),
+        (lambda manifest: manifest["partitions"][0]["segments"][0].update(directory=".."), "directory"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused_by_field(copy, change, field):
+    edit(copy, change)
+    with pytest.raises(DatastoreError, match=field):
+        Datastore.open(copy)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest["key_recipe"].update(dims=16),
+        lambda manifest: manifest.update(codec="sq4"),
+        lambda manifest: manifest.update(codec="flat"),
+        lambda manifest: manifest.update(continuation_length=7),
+        lambda manifest: manifest.update(left_context_length=4),
+        lambda manifest: manifest["partitions"][1]["segments"][0]["files"].pop("index.faiss"),
+    ],
+)
+def test_files_other_than_the_manifest_describes_are_refused(copy, change):
+    edit(copy, change)
+    with pytest.raises(DatastoreError, match="partition-0000"):
+        Datastore.open(copy)
+
+
+@pytest.mark.parametrize("partitions", [[], [2], [-1], [0, 5]])
+def test_partitions_that_are_not_there_are_refused(intact, partitions):
+    with pytest.raises(DatastoreError, match="partitions 0 to 1"):
+        Datastore.open(intact.path, partitions=partitions)
+
+
+def test_a_manifest_is_read_as_written(intact, tmp_path):
+    write_manifest(tmp_path, intact.manifest)
+    assert read_manifest(tmp_path) == intact.manifest == read_manifest(intact.path)
+    assert [file.name for file in tmp_path.iterdir()] == ["manifest.json"]
+
+
+# Flipped bits in whatever steers reading, with checksums off: any outcome but a crash. In a process of its own, for
+# a crash would take the tests with it.
+FUZZ = """
+import sys
+from pathlib import Path
+import numpy as np
+from retriever_service.datastore import Datastore, DatastoreError
+
+folder, refused = Path(sys.argv[1]), 0
+random = np.random.default_rng(0)
+file = folder / sys.argv[2]
+content = file.read_bytes()
+for turn in range(150):
+    broken = bytearray(content)
+    # Half the flips in the first bytes, where FAISS keeps its sizes.
+    at = int(random.integers(min(len(broken), 400) if turn % 2 else len(broken)))
+    broken[at] ^= 1 << int(random.integers(8))
+    file.write_bytes(broken)
+    try:
+        store = Datastore.open(folder, verify_checksums=False)
+        store.draft(np.eye(8, dtype=np.float32), np.arange(8), neighbors=20, max_nodes=20)
+    except DatastoreError as error:
+        refused += 1
+        assert str(file) in error.message or "segment" in error.message, error
+print(refused)
+"""
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_flipped_bits_never_crash_even_without_checksums(copy, file):
+    result = subprocess.run([sys.executable, "-c", FUZZ, str(copy), file], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr[-2000:]
+
+
+def test_the_fuzz_meets_files_that_are_refused(copy):
+    file = "partition-00001-segment-000/directory.safetensors"
+    result = subprocess.run([sys.executable, "-c", FUZZ, str(copy), file], capture_output=True, text=True, timeout=120)
+    assert int(result.stdout) > 50
+
+
+def test_verify_counts_what_is_there(intact):
+    report = verify(intact.path, sample=100)
+    assert (report.partitions, report.entries, report.sampled) == (2, 500, 100)
+    assert report.files == 3 + 2 * 6
+    assert report.self_recall == 1.0
+
+
+@pytest.mark.parametrize(
+    ("file", "break_rows"),
+    [
+        ("continuations.npy", lambda rows: np.full_like(rows, 60)),
+        ("continuations.npy", lambda rows: rows[:, ::-1].copy()),
+        ("left_contexts.npy", lambda rows: np.full_like(rows, 50)),
+        ("suffix_order.npy", lambda rows: rows[::-1].copy()),
+        ("suffix_order.npy", lambda rows: np.zeros_like(rows)),
+        ("suffix_order.npy", lambda rows: rows + 1),
+        ("suffix_order.npy", lambda rows: np.arange(len(rows), dtype=rows.dtype)),
+    ],
+)
+def test_verify_finds_content_that_no_build_writes(copy, file, break_rows):
+    """A file that is as it was written may still have been written wrong."""
+    path = copy / "partition-00001-segment-000" / file
+    np.save(path, break_rows(np.load(path)))
+    record = FileRecord.of(path).model_dump()
+    edit(copy, lambda manifest: manifest["partitions"][1]["segments"][0]["files"].update({file: record}))
+    with pytest.raises(DatastoreError) as caught:
+        verify(copy)
+    assert str(path) in caught.value.message
+
+
+def test_verify_finds_entries_that_queries_are_led_away_from(copy):
+    RoutingTable.assign(np.array([1] * 50), 2).save(copy / "routing.safetensors")
+    record = FileRecord.of(copy / "routing.safetensors").model_dump()
+    edit(copy, lambda manifest: manifest["files"].update({"routing.safetensors": record}))
+    with pytest.raises(DatastoreError, match="routing table"):
+        verify(copy)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from retriever_service.serving.stream import MAX_IN_FLIGHT, AnswerStream
+
+
+class Source:
+    """Requests 0, 1, 2, ...; counts those taken."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.taken = 0
+
+    async def __aiter__(self) -> AsyncIterator[int]:
+        for number in range(self.count):
+            self.taken += 1
+            yield number
+
+
+async def settle() -> None:
+    """Lets every task that can run, run."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def all_of(stream: AnswerStream[int, int]) -> list[int]:
+    return [answer async for answer in stream.answers()]
+
+
+def test_answers_come_as_they_finish():
+    async def scenario() -> None:
+        first = asyncio.Event()
+
+        async def answer(number: int) -> int:
+            if number == 0:
+                await first.wait()
+            return number * 10
+
+        stream = AnswerStream(aiter(Source(3)), answer)
+        answers = stream.answers()
+        assert [await anext(answers), await anext(answers)] == [10, 20]
+        first.set()
+        assert [rest async for rest in answers] == [0]
+
+    asyncio.run(scenario())
+
+
+def test_requests_beyond_the_bound_stay_unread():
+    async def scenario() -> None:
+        gate, source = asyncio.Event(), Source(2 * MAX_IN_FLIGHT)
+
+        async def answer(number: int) -> int:
+            await gate.wait()
+            return number
+
+        stream = AnswerStream(aiter(source), answer)
+        await settle()
+        assert source.taken == MAX_IN_FLIGHT
+        gate.set()
+        await settle()
+        assert source.taken == MAX_IN_FLIGHT, "an answer that nobody takes keeps its place"
+        assert sorted(await all_of(stream)) == list(range(2 * MAX_IN_FLIGHT))
+
+    asyncio.run(scenario())
+
+
+def test_after_stop_reading_what_was_read_is_still_answered():
+    async def scenario() -> None:
+        gate, source = asyncio.Event(), Source(2 * MAX_IN_FLIGHT)
+
+        async def answer(number: int) -> int:
+            await gate.wait()
+            return number
+
+        stream = AnswerStream(aiter(source), answer)
+        await settle()
+        stream.stop_reading()
+        gate.set()
+        assert sorted(await all_of(stream)) == list(range(MAX_IN_FLIGHT))
+
+    asyncio.run(scenario())
+
+
+def test_an_abandoned_stream_gives_up_its_work_and_ends():
+    async def scenario() -> None:
+        given_up = []
+
+        async def answer(number: int) -> int:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                given_up.append(number)
+                raise
+            return number
+
+        stream = AnswerStream(aiter(Source(2)), answer)
+        await settle()
+        stream.abandon()
+        assert await all_of(stream) == []
+        assert sorted(given_up) == [0, 1]
+
+    asyncio.run(scenario())
+
+
+def test_an_error_nobody_foresaw_ends_the_stream():
+    async def scenario() -> None:
+        async def answer(number: int) -> int:
+            if number == 1:
+                raise ZeroDivisionError
+            await asyncio.Event().wait()
+            return number
+
+        with pytest.raises(ZeroDivisionError):
+            await all_of(AnswerStream(aiter(Source(3)), answer))
+
+    asyncio.run(scenario())
