@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from decoder_client.commands import generate
+from decoder_client.commands import bench, generate
 from decoder_client.errors import DecoderError
 from decoder_client.retriever_errors import RetrieverError
 
@@ -28,6 +28,7 @@ class _Command:
 
 COMMANDS = {
     "generate": _Command("answer one prompt", generate.add_arguments, generate.run),
+    "bench": _Command("compare drafters on the prompts of a file", bench.add_arguments, bench.run),
 }
 
 

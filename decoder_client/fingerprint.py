@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SAMPLES_PER_PARAMETER = 256
+
+_remembered: WeakKeyDictionary[PreTrainedModel, str] = WeakKeyDictionary()
 
 
 @torch.inference_mode()
@@ -25,6 +28,8 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
     Tied parameters count once. A float32 checkpoint made from a bfloat16 one, or the other way round, has the same
     fingerprint, because every sampled element is rounded before it is hashed.
     """
+    if model in _remembered:
+        return _remembered[model]
     digest = hashlib.sha256()
     samples = []
     for name, parameter in sorted(model.named_parameters()):
@@ -38,6 +43,11 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
         joined = torch.cat([sample for sample in samples if str(sample.device) == device])
         digest.update(joined.view(torch.int16).cpu().numpy().astype("<i2").tobytes())
     return digest.hexdigest()
+
+
+def remember_fingerprint(model: PreTrainedModel) -> None:
+    """Fixes the fingerprint of a model whose weights are about to be packed away, for whoever wraps it later."""
+    _remembered[model] = weights_fingerprint(model)
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase | None) -> str:

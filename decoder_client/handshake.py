@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import grpc
-from dresd.identity import KeyRecipe, ModelIdentity, differences
-from dresd.v1 import retriever_pb2 as pb
-from dresd.v1 import retriever_pb2_grpc as pb_grpc
 
 from decoder_client.reducer import KeyReducer, ReducerError
 from decoder_client.retriever_errors import RetrieverMismatchError, RetrieverUnavailableError
 from decoder_client.wire import Limits, identity_of, key_recipe_of
+from dresd.identity import KeyRecipe, ModelIdentity, differences
+from dresd.v1 import retriever_pb2 as pb
+from dresd.v1 import retriever_pb2_grpc as pb_grpc
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")

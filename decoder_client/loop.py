@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
-from dresd.draft_tree import DraftTree
 
 from decoder_client.cache import TreeCache
 from decoder_client.drafting.blend import Blend
@@ -22,6 +21,7 @@ from decoder_client.sampling import Chooser
 from decoder_client.stats import GenerationStats
 from decoder_client.target_model import ForwardOutput, TargetModel
 from decoder_client.verification import accept
+from dresd.draft_tree import DraftTree
 
 _NO_DRAFT = DraftTree.empty()
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from dresd.draft_tree import DraftTree
 from torch import Tensor
+
+from dresd.draft_tree import DraftTree
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 
 import grpc
-from dresd.v1 import retriever_pb2 as pb
-from dresd.v1 import retriever_pb2_grpc as pb_grpc
 
 from decoder_client.handshake import reason_of
 from decoder_client.retriever_errors import RetrieverUnavailableError
+from dresd.v1 import retriever_pb2 as pb
+from dresd.v1 import retriever_pb2_grpc as pb_grpc
 
 _CHANNEL_OPTIONS = (
     # Every link connects anew: a shared subchannel would wait out the backoff of an earlier link's failures.

@@ -15,8 +15,6 @@ from types import TracebackType
 
 import grpc
 import numpy as np
-from dresd.identity import ModelIdentity
-from dresd.v1 import retriever_pb2 as pb
 from numpy.typing import NDArray
 
 from decoder_client.breaker import Breaker
@@ -26,6 +24,8 @@ from decoder_client.retriever_config import RetrieverConfig
 from decoder_client.retriever_errors import RetrieverError, RetrieverMismatchError, RetrieverUnavailableError
 from decoder_client.retriever_stats import CallRecorder, RetrieverStats
 from decoder_client.wire import Draft, WireError, drafts_of, request_message
+from dresd.identity import ModelIdentity
+from dresd.v1 import retriever_pb2 as pb
 
 __all__ = [
     "Draft",
@@ -53,7 +53,6 @@ class RetrieverClient:
         self._config = config
         self._recorder = CallRecorder()
         self._breaker = Breaker(config.failure_threshold, config.retry_base_s, config.retry_max_s)
-        self._identity: ModelIdentity | None = None
         self._keeper: threading.Thread | None = None
         # Guards everything below, and the breaker; notified when the breaker opens and on close.
         self._changed = threading.Condition()
@@ -74,25 +73,42 @@ class RetrieverClient:
             RetrieverMismatchError: it serves another model's drafts.
             RetrieverError: the client is closed or connected already.
         """
-        if self._closed or self._keeper is not None:
-            raise RetrieverError("this retriever client is closed or connected already; create another one")
-        self._identity = identity
+        self._check_unconnected()
         link, handshake = self._dial(identity, None)
         self._adopt(link, handshake)
-        self._keeper = threading.Thread(target=self._keep_connected, args=(identity,), name="dresd-keeper", daemon=True)
-        self._keeper.start()
+        self._start_keeper(identity)
         return handshake
 
-    @property
-    def handshake(self) -> Handshake:
-        """The latest handshake. It changes when the service comes back with another build: reduce keys with this
-        one's reducer, and read it anew for every call.
+    def connect_when_up(self, identity: ModelIdentity) -> None:
+        """Like `connect`, but a service that is down is no error: hands are shaken in the background once it is up.
+
+        Args:
+            identity: the decoder's target model.
 
         Raises:
-            RetrieverError: there was none yet.
+            RetrieverMismatchError: it is up and serves another model's drafts. (Found later, that is logged, and the
+                service is left alone.)
+            RetrieverError: the client is closed or connected already.
         """
-        if self._handshake is None:
-            raise RetrieverError("this retriever client is not connected; call connect first")
+        try:
+            self.connect(identity)
+        except RetrieverUnavailableError as error:
+            with self._changed:
+                self._breaker.trip()
+                self._trouble = str(error)
+            logger.warning("decoding without retrieved drafts until the service is up: %s", error)
+            self._start_keeper(identity)
+
+    @property
+    def is_started(self) -> bool:
+        """Whether one of the connect methods has been called; the service may be down all the same."""
+        return self._keeper is not None
+
+    @property
+    def handshake(self) -> Handshake | None:
+        """The latest handshake, None before the first. It changes when the service comes back with another build:
+        reduce keys with this one's reducer, and read it anew for every call.
+        """
         return self._handshake
 
     @property
@@ -130,17 +146,16 @@ class RetrieverClient:
             alone, or refused the request (a NaN in a key). Never later than the deadline.
 
         Raises:
-            RetrieverError: there was no handshake yet.
             ValueError: keys and next_tokens do not form a batch.
         """
         began = time.monotonic()
         if keys.ndim != 2 or keys.shape[0] != len(next_tokens):
             raise ValueError(f"keys of shape {list(keys.shape)} for {len(next_tokens)} next tokens; expected [B, dims]")
         with self._changed:
-            link, handshake = self._link, self.handshake
+            link, handshake = self._link, self._handshake
         if len(next_tokens) == 0:
             return []
-        if link is None:
+        if link is None or handshake is None:
             self._recorder.skipped()
             return None
         if keys.shape[1] != handshake.key_recipe.dims:
@@ -198,6 +213,14 @@ class RetrieverClient:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_unconnected(self) -> None:
+        if self._closed or self._keeper is not None:
+            raise RetrieverError("this retriever client is closed or connected already; create another one")
+
+    def _start_keeper(self, identity: ModelIdentity) -> None:
+        self._keeper = threading.Thread(target=self._keep_connected, args=(identity,), name="dresd-keeper", daemon=True)
+        self._keeper.start()
 
     def _await(self, link: RetrieveLink, pending: Pending, vocab_size: int) -> list[Draft] | None:
         if not pending.wait():

@@ -6,19 +6,20 @@ same for every architecture. This module knows nothing of drafts, datastores or 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from dresd.identity import ModelIdentity
 from safetensors import SafetensorError
 from torch import Tensor
 
+from decoder_client.architectures import cache_argument, refusal
+from decoder_client.cpu_linear import can_pack, pack_linear_layers
 from decoder_client.errors import DecoderError
-from decoder_client.fingerprint import tokenizer_hash, weights_fingerprint
+from decoder_client.fingerprint import remember_fingerprint, tokenizer_hash, weights_fingerprint
+from dresd.identity import ModelIdentity
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -30,8 +31,6 @@ Message = Mapping[str, str]
 UNLIMITED = 2**31 - 1
 """`TargetModel.max_length` of a model whose configuration states none."""
 
-_SUPPORTED_LAYERS = {"full_attention", "sliding_attention"}
-_SUPPORTED_ATTENTION = {"sdpa", "eager"}
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
@@ -73,41 +72,13 @@ class TargetModel:
         self.name = name or str(getattr(model.config, "name_or_path", ""))
         self.revision = revision
         self.config = model.config.get_text_config(decoder=True)
-        self._accepts = frozenset(inspect.signature(model.forward).parameters)
-        self._refuse_unsupported()
+        reason = refusal(model, self.config)
+        if reason is not None:
+            raise TargetModelError(reason)
         self._head: torch.nn.Module = model.get_output_embeddings()
         self.vocab_size, self.hidden_size = (int(size) for size in self._head.weight.shape)
-        self._cache_argument = "cache" if "cache" in self._accepts else "past_key_values"
+        self._cache_argument = str(cache_argument(model))
         self._identity: ModelIdentity | None = None
-
-    def _refuse_unsupported(self) -> None:
-        architecture = type(self.model).__name__
-        layers = set(getattr(self.config, "layer_types", None) or ())
-        head = self.model.get_output_embeddings()
-        reason = None
-        if getattr(self.model.config, "is_encoder_decoder", False):
-            reason = "it is an encoder-decoder model"
-        elif getattr(self.model, "_is_stateful", False) or layers - _SUPPORTED_LAYERS:
-            reason = f"it has layers that are not attention over a cache ({', '.join(sorted(layers)) or 'recurrent'})"
-        elif getattr(self.config, "attention_chunk_size", None) is not None:
-            reason = "it attends in chunks"
-        elif "local" in (getattr(self.config, "attention_layers", None) or ()):
-            reason = "its local attention counts rows instead of positions"  # GPT-Neo
-        elif head is None or getattr(head, "weight", None) is None or head.weight.ndim != 2:
-            reason = "it has no language model head"
-        elif "position_ids" not in self._accepts or not self._accepts & {"cache", "past_key_values"}:
-            reason = "its forward pass takes no position_ids or no cache"
-        if reason is not None:
-            raise TargetModelError(
-                f"{architecture} cannot be a target model: {reason}. Use a decoder-only model with full or "
-                "sliding-window attention, such as Llama, Qwen3, Gemma 3 or GPT-2."
-            )
-        kernel = str(self.config._attn_implementation)
-        if kernel not in _SUPPORTED_ATTENTION:
-            raise TargetModelError(
-                f"{architecture} was loaded with attention {kernel!r}, which takes no tree mask. "
-                'Load it with attn_implementation="sdpa" (or "eager").'
-            )
 
     @property
     def device(self) -> torch.device:
@@ -268,6 +239,13 @@ class TargetModel:
         """The text of tokens, without special tokens."""
         return str(self._tokenizer_or_raise().decode(list(tokens), skip_special_tokens=True))
 
+    def pack_linear_layers(self) -> None:
+        """Makes passes of a few rows cheaper on a CPU (see `cpu_linear`); does nothing where torch cannot."""
+        if can_pack():
+            remember_fingerprint(self.model)  # of the weights that packing drops
+            pack_linear_layers(self.model)
+            self._head = self.model.get_output_embeddings()
+
     def _tokenizer_or_raise(self) -> PreTrainedTokenizerBase:
         if self.tokenizer is None:
             raise TargetModelError(f"Model {self.name!r} has no tokenizer. Pass token ids instead of text.")
@@ -275,7 +253,11 @@ class TargetModel:
 
 
 def load_target_model(
-    name_or_path: str | Path, *, dtype: str | torch.dtype = "auto", device: str | torch.device | None = None
+    name_or_path: str | Path,
+    *,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device | None = None,
+    packed_linear: bool = True,
 ) -> TargetModel:
     """Loads a model and its tokenizer from a folder or the Hugging Face hub.
 
@@ -283,6 +265,8 @@ def load_target_model(
         name_or_path: folder or repository name.
         dtype: "auto" (float32 on a CPU, bfloat16 elsewhere), "float32", "bfloat16", "float16" or a torch dtype.
         device: a GPU if there is one, else the CPU, for None.
+        packed_linear: pack the linear layers of a float32 model on a CPU for faster passes (see `cpu_linear`); without
+            effect elsewhere, or where torch cannot. A packed model cannot be trained or saved.
 
     Raises:
         TargetModelError: nothing loadable there, or nothing that can be a target model.
@@ -311,7 +295,10 @@ def load_target_model(
         raise TargetModelError(_load_failure("model", name, error)) from error
     tokenizer = _load_tokenizer(name)
     revision = str(getattr(model.config, "_commit_hash", None) or "")
-    return TargetModel(model.to(where), tokenizer, name=name, revision=revision)
+    target = TargetModel(model.to(where), tokenizer, name=name, revision=revision)
+    if packed_linear and where.type == "cpu" and chosen == torch.float32:
+        target.pack_linear_layers()
+    return target
 
 
 def _device(device: str | torch.device | None) -> torch.device:

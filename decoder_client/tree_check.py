@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from dresd.draft_tree import ROOT, DraftTree
 
 from decoder_client.cache import TreeCache
 from decoder_client.masks import AttentionLayout
 from decoder_client.target_model import TargetModel, TargetModelError
+from dresd.draft_tree import ROOT, DraftTree
 
 # What rounding may change through many layers; wrong attention changes more.
 _MAX_RELATIVE_ERROR = {torch.float32: 1e-3, torch.float64: 1e-3}

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
+
 from dresd.draft_tree import ROOT, DraftTree
 from dresd.identity import KeyRecipe, ModelIdentity
 from dresd.v1 import retriever_pb2 as pb
-from numpy.typing import NDArray
 
 
 class WireError(Exception):

@@ -30,9 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
     parser.add_argument("--model", required=True, metavar="M", help="folder or hub name of a transformers model")
     parser.add_argument("--retriever", metavar="HOST:PORT", help="the service that dense and dresd draft from")
-    parser.add_argument("--prompts", required=True, type=Path, metavar="FILE", help=".jsonl of prompt, messages or prompt_ids")
+    parser.add_argument(
+        "--prompts", required=True, type=Path, metavar="FILE", help=".jsonl of prompt, messages or prompt_ids"
+    )
     parser.add_argument("--methods", default="plain,dresd", metavar="A,B", help="of plain, prompt-lookup, dense, dresd")
-    parser.add_argument("--nodes", default="32", metavar="N,M", help="node budgets each method is run with; default: 32")
+    parser.add_argument(
+        "--nodes", default="32", metavar="N,M", help="node budgets each method is run with; default: 32"
+    )
     parser.add_argument("--max-new-tokens", type=at_least(int, 1), default=128, metavar="N", help="default: 128")
     parser.add_argument("--limit", type=at_least(int, 1), metavar="N", help="only the first N prompts")
     parser.add_argument("--repeats", type=at_least(int, 1), default=1, metavar="N", help="of the whole set; default: 1")
@@ -65,7 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
         transformers_logging.disable_progress_bar()
     asking = sorted({method.name for method in methods if needs_retriever(method.name)})
     if asking and not arguments.retriever:
-        raise BenchError(f"{', '.join(asking)} needs a retriever. Start `dresd-retriever serve` and name it with --retriever.")
+        raise BenchError(
+            f"{', '.join(asking)} needs a retriever. Start `dresd-retriever serve` and name it with --retriever."
+        )
     target = load_target_model(arguments.model)
     chat = not arguments.no_chat and bool(target.tokenizer is not None and target.tokenizer.chat_template)
     prompts = read_prompts(arguments.prompts, target, chat=chat, limit=arguments.limit)
@@ -82,7 +88,13 @@ def run(arguments: argparse.Namespace) -> int:
 
         print(report.prompt_header())
         measurements = run_bench(
-            prompts, methods, decode, partial(logit_gap, target), repeats=arguments.repeats, seed=arguments.seed, on_prompt=show
+            prompts,
+            methods,
+            decode,
+            partial(logit_gap, target),
+            repeats=arguments.repeats,
+            seed=arguments.seed,
+            on_prompt=show,
         )
     finally:
         if client is not None:
@@ -93,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
         record = report.json_record(measurements, settings, report.environment(torch.get_num_threads()))
         beside = out.with_name(f".{out.name}.partial")
         beside.write_text(json.dumps(record, indent=1), encoding="utf-8")
-        os.replace(beside, out)
+        beside.replace(out)
     wrong = [one for one in measurements if one.difference is not None and not one.difference.is_near_tie]
     if wrong:
         raise BenchError(

@@ -6,15 +6,15 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
+
+from decoder_client.commands.options import at_least, between
 
 if TYPE_CHECKING:
     from decoder_client.generation import Generation, SpeculativeDecoder
     from decoder_client.retriever import RetrieverClient
     from decoder_client.stats import GenerationStats
     from decoder_client.target_model import TargetModel
-
-Number = TypeVar("Number", int, float)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,22 +23,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--retriever", metavar="HOST:PORT", help="drafts from this service too")
     parser.add_argument("--prompt", required=True, metavar="TEXT")
     parser.add_argument("--chat", action="store_true", help="put the prompt into the model's chat template")
-    parser.add_argument("--max-new-tokens", type=_at_least(int, 1), default=128, metavar="N", help="default: 128")
+    parser.add_argument("--max-new-tokens", type=at_least(int, 1), default=128, metavar="N", help="default: 128")
     parser.add_argument(
-        "--temperature", type=_at_least(float, 0.0), default=0.0, metavar="T", help="0 (the default) decodes greedily"
+        "--temperature", type=at_least(float, 0.0), default=0.0, metavar="T", help="0 (the default) decodes greedily"
     )
-    parser.add_argument("--top-k", type=_at_least(int, 1), metavar="K", help="sample among the K likeliest tokens")
+    parser.add_argument("--top-k", type=at_least(int, 1), metavar="K", help="sample among the K likeliest tokens")
     parser.add_argument(
-        "--top-p", type=_between(float, 1e-6, 1.0), metavar="P", help="sample among the likeliest tokens, P in all"
+        "--top-p", type=between(float, 1e-6, 1.0), metavar="P", help="sample among the likeliest tokens, P in all"
     )
-    parser.add_argument("--repetition-penalty", type=_at_least(float, 0.01), default=1.0, metavar="R")
+    parser.add_argument("--repetition-penalty", type=at_least(float, 0.01), default=1.0, metavar="R")
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end at this text; repeatable")
     parser.add_argument("--seed", type=int, metavar="N", help="of the samples")
     parser.add_argument(
-        "--nodes", type=_between(int, 0, 1024), default=32, metavar="N", help="draft nodes a step; 0 decodes plainly"
+        "--nodes", type=between(int, 0, 1024), default=32, metavar="N", help="draft nodes a step; 0 decodes plainly"
     )
     parser.add_argument(
-        "--deadline-ms", type=_at_least(float, 0.1), default=50.0, metavar="MS", help="longest wait for a draft"
+        "--deadline-ms", type=at_least(float, 0.1), default=50.0, metavar="MS", help="longest wait for a draft"
     )
     parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16", "float16"], default="auto")
     parser.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, ...; default: a GPU if there is one")
@@ -133,30 +133,3 @@ def _as_table(stats: GenerationStats) -> str:
     }
     width = max(map(len, lines))
     return "\n".join(f"{name:<{width}}  {value}" for name, value in lines.items())
-
-
-def _at_least(kind: type[Number], low: Number) -> Callable[[str], Number]:
-    def parse(text: str) -> Number:
-        value = _number(kind, text)
-        if not low <= value < float("inf"):
-            raise argparse.ArgumentTypeError(f"must be {low} or more, not {text}")
-        return value
-
-    return parse
-
-
-def _between(kind: type[Number], low: Number, high: Number) -> Callable[[str], Number]:
-    def parse(text: str) -> Number:
-        value = _number(kind, text)
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"must lie in {low}..{high}, not {text}")
-        return value
-
-    return parse
-
-
-def _number(kind: type[Number], text: str) -> Number:
-    try:
-        return kind(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from error

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from dresd.draft_tree import PAD, DraftTree, merge_paths
 
 from decoder_client.drafting.drafter import Drafter, DraftRequest
+from dresd.draft_tree import PAD, DraftTree, merge_paths
 
 
 class Blend:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from dresd.draft_tree import PAD
 
 from decoder_client.drafting.drafter import DraftRequest, Proposal
+from dresd.draft_tree import PAD
 
 MATCH_WEIGHTS = (0.05, 0.2, 0.5, 0.8, 1.2, 2.0, 3.0, 4.0)
 """Weight of a path by the number of tokens that match before it (1, 2, ...; longer matches weigh like the last),
@@ -21,7 +21,7 @@ where all dense neighbours of a lookup weigh 1 together."""
 class ContextDrafter:
     """Remembers, for every run of up to `len(MATCH_WEIGHTS)` tokens, where it ended last."""
 
-    def __init__(self, *, max_paths: int = 3) -> None:
+    def __init__(self, *, max_paths: int = 5) -> None:
         """Proposes the continuations of the `max_paths` best earlier places, longest match first."""
         self._max_paths = max_paths
         self.begin()

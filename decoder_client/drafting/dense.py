@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-from dresd.draft_tree import DraftTree
 from numpy.typing import NDArray
 
 from decoder_client.drafting.drafter import DraftRequest, Proposal
 from decoder_client.reducer import KeyReducer
+from dresd.draft_tree import DraftTree
 
 
 class RetrievedDraft(Protocol):
@@ -38,8 +38,8 @@ class Retriever(Protocol):
     """What a dense drafter needs of a retriever client."""
 
     @property
-    def handshake(self) -> Handshaken:
-        """The latest; read anew for every lookup, because the service may come back with another build."""
+    def handshake(self) -> Handshaken | None:
+        """The latest, None before the first; read anew for every lookup, because it may be another build's."""
 
     def retrieve(
         self,
@@ -68,7 +68,10 @@ class DenseDrafter:
 
     def propose(self, request: DraftRequest) -> Proposal | None:
         """See `Drafter`: weights sum to at most 1, the share of neighbours without a continuation is missing."""
-        key = self._retriever.handshake.reducer.reduce_torch(request.state[None]).cpu().numpy()
+        handshake = self._retriever.handshake
+        if handshake is None:
+            return None
+        key = handshake.reducer.reduce_torch(request.state[None]).cpu().numpy()
         asked = time.perf_counter()
         drafts = self._retriever.retrieve(
             key,

@@ -61,13 +61,13 @@ def read_prompts(path: Path, target: TargetModel, *, chat: bool, limit: int | No
         if not isinstance(record, Mapping):
             raise PromptFileError(f'{where} is not a record. Write {{"prompt": "..."}}.')
         name = str(record.get("name") or record.get("family") or "prompt")
-        prompts.append(BenchPrompt(f"{name}:{number}", _encode(record, target, chat, where)))
+        prompts.append(BenchPrompt(f"{name}:{number}", _encode(record, target, where, chat=chat)))
     if not prompts:
         raise PromptFileError(f'No prompts in {str(path)!r}. Write one {{"prompt": "..."}} a line.')
     return prompts
 
 
-def _encode(record: Mapping[str, object], target: TargetModel, chat: bool, where: str) -> tuple[int, ...]:
+def _encode(record: Mapping[str, object], target: TargetModel, where: str, *, chat: bool) -> tuple[int, ...]:
     ids, messages, text = record.get("prompt_ids"), record.get("messages"), record.get("prompt")
     if isinstance(ids, list) and ids:
         if not all(isinstance(token, int) and 0 <= token < target.vocab_size for token in ids):

@@ -164,8 +164,6 @@ def json_record(
     return {
         "environment": dict(setting_environment),
         "settings": dict(settings),
-        "summaries": [
-            {**asdict(summary), "stats": summary.stats.to_dict()} for summary in summarise(measurements)
-        ],
+        "summaries": [{**asdict(summary), "stats": summary.stats.to_dict()} for summary in summarise(measurements)],
         "measurements": [{**asdict(one), "stats": one.stats.to_dict()} for one in measurements],
     }

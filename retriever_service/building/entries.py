@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from dresd.draft_tree import PAD
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from dresd.draft_tree import PAD
 from retriever_service.building.document import Document
 
 LEFT_CONTEXT_LENGTH = 16

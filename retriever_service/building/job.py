@@ -12,10 +12,10 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from dresd.identity import KeyRecipe, ModelIdentity
 from transformers import PreTrainedTokenizerBase
 
 from decoder_client.reducer import KeyReducer, check_dims
+from dresd.identity import KeyRecipe, ModelIdentity
 from retriever_service.building.answers import write_answers
 from retriever_service.building.config import BuildConfig
 from retriever_service.building.document import Document

@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import socket
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -129,10 +131,9 @@ class RayJobs:
                 num_gpus=self.pool.gpus or None,
                 max_restarts=0,
             )
-            total = 0
-            for row in done.iter_rows():
-                total += unwrap(Failure(str(row["failure"])) if row["failure"] else int(row["count"]))
-            return total
+            # Closed here even when we leave early: what Ray Data drops later than Ray itself complains about that.
+            with closing(iter(done.iter_rows())) as rows:
+                return sum(unwrap(Failure(str(row["failure"])) if row["failure"] else int(row["count"])) for row in rows)
 
     def run_tasks(self, tasks: Sequence[Callable[[], Result]]) -> Iterator[tuple[int, Result]]:
         """Runs functions as Ray tasks of one core each; yields (number, result) as they end.
@@ -197,11 +198,15 @@ def connect(address: str | None, workers: int | None) -> Iterator[RayJobs]:
     context.max_errored_blocks = 0
     started_here = not ray.is_initialized()
     if started_here:
+        on_sigterm = signal.getsignal(signal.SIGTERM)
         own = {} if address else {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
         try:
             ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise BuildError(f"Cannot reach Ray at {address or 'this machine'!r}: {_first_line(error)}") from error
+        if threading.current_thread() is threading.main_thread():
+            # Ray's own handler aborts the process, so that nothing would be cleaned up.
+            signal.signal(signal.SIGTERM, on_sigterm)
     try:
         resources = ray.cluster_resources()
         yield RayJobs(Pool.plan(resources.get("CPU", 1.0), resources.get("GPU", 0.0), workers))

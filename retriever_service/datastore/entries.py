@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from dresd.draft_tree import PAD
 from numpy.typing import NDArray
+
+from dresd.draft_tree import PAD
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ import json
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
-from dresd.identity import KeyRecipe, ModelIdentity
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from dresd.identity import KeyRecipe, ModelIdentity
 from retriever_service.datastore.codecs import CODECS
 from retriever_service.datastore.errors import DatastoreError
 from retriever_service.datastore.files import REBUILD_HINT, read_bytes, replacing, sha256_of

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from dresd.draft_tree import PAD, DraftTree, merge_paths
 from numpy.typing import NDArray
 
+from dresd.draft_tree import PAD, DraftTree, merge_paths
 from retriever_service.datastore.errors import DatastoreError
 from retriever_service.datastore.files import REBUILD_HINT, read_bytes
 from retriever_service.datastore.manifest import (

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from dresd.draft_tree import PAD
 from numpy.typing import NDArray
 
+from dresd.draft_tree import PAD
 from retriever_service.datastore.errors import DatastoreError
 from retriever_service.datastore.files import REBUILD_HINT, load_tensors, save_tensors
 

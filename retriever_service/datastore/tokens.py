@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-from dresd.draft_tree import PAD
 from numpy.typing import NDArray
+
+from dresd.draft_tree import PAD
 
 TokenDtype = Literal["uint16", "uint32"]
 

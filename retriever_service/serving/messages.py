@@ -7,7 +7,6 @@ from importlib.metadata import version
 
 from dresd.draft_tree import DraftTree
 from dresd.v1 import retriever_pb2 as pb
-
 from retriever_service.datastore import Datastore, DraftBatch
 from retriever_service.serving.config import Limits
 

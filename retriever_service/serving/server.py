@@ -18,11 +18,11 @@ from typing import TypeVar
 import faiss
 import grpc
 import grpc.aio
-from dresd.v1 import retriever_pb2 as pb
-from dresd.v1 import retriever_pb2_grpc as pb_grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from dresd.v1 import retriever_pb2 as pb
+from dresd.v1 import retriever_pb2_grpc as pb_grpc
 from retriever_service.datastore import Datastore, DatastoreError
 from retriever_service.serving.address import bind
 from retriever_service.serving.config import DEFAULT_LISTEN, Limits, ServeConfig, ServeError, split_address

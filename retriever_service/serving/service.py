@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
+
 from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
-
 from retriever_service.datastore import Datastore, DatastoreError, DraftBatch
 from retriever_service.serving.config import Limits
 from retriever_service.serving.messages import info_message, reducer_message, response_message

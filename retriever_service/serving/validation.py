@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import grpc
 import numpy as np
-from dresd.v1 import retriever_pb2 as pb
 from numpy.typing import NDArray
 
+from dresd.v1 import retriever_pb2 as pb
 from retriever_service.serving.config import Limits
 
 _KEY_TYPES: dict[int, np.dtype[np.floating]] = {

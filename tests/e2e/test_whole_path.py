@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from decoder_client.connecting import connect
 from decoder_client.evaluation.bench import find_difference
 from decoder_client.evaluation.logit_gap import logit_gap

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import grpc
 import numpy as np
 import pytest
-from dresd.v1 import retriever_pb2 as pb
-from dresd.v1 import retriever_pb2_grpc as pb_grpc
 
 from decoder_client.retriever import Draft, RetrieverClient, RetrieverConfig, RetrieverError, RetrieverUnavailableError
+from dresd.v1 import retriever_pb2 as pb
+from dresd.v1 import retriever_pb2_grpc as pb_grpc
 from retriever_service.serving.config import Limits
 from retriever_service.serving.messages import info_message, reducer_message
 from tests.support.datastore import BuiltDatastore

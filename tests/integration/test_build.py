@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from dresd.draft_tree import PAD
 
 from decoder_client.reducer import KeyReducer
 from decoder_client.target_model import TargetModel, load_target_model
+from dresd.draft_tree import PAD
 from retriever_service.building.config import BuildConfig
 from retriever_service.building.errors import BuildError
 from retriever_service.building.job import build

@@ -58,7 +58,7 @@ def test_a_failing_task_ends_the_stage_with_a_sentence(jobs: RayJobs) -> None:
 
 
 def test_a_cluster_that_is_not_there_is_named() -> None:
-    with pytest.raises(BuildError, match="127.0.0.1:1"), connect("127.0.0.1:1", None):
+    with pytest.raises(BuildError, match=r"127\.0\.0\.1:1"), connect("127.0.0.1:1", None):
         pass
 
 

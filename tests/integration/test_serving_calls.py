@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import grpc
 import numpy as np
 import pytest
-from dresd.v1 import retriever_pb2 as pb
-from dresd.v1 import retriever_pb2_grpc as pb_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from dresd.v1 import retriever_pb2 as pb
+from dresd.v1 import retriever_pb2_grpc as pb_grpc
 from retriever_service.datastore import Datastore
 from retriever_service.serving.server import Limits
 from tests.support.datastore import BuiltDatastore

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import grpc
 import pytest
-from dresd.v1 import retriever_pb2 as pb
-from dresd.v1 import retriever_pb2_grpc as pb_grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from dresd.v1 import retriever_pb2 as pb
+from dresd.v1 import retriever_pb2_grpc as pb_grpc
 from retriever_service.datastore import Datastore, DatastoreError
 from retriever_service.serving.server import ServeConfig, ServeError
 from tests.support.datastore import BuiltDatastore

@@ -7,8 +7,8 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from dresd.v1 import retriever_pb2 as pb
 
+from dresd.v1 import retriever_pb2 as pb
 from retriever_service.serving.server import ServeConfig
 from retriever_service.serving.stream import MAX_IN_FLIGHT
 from tests.support.datastore import BuiltDatastore

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from dresd.identity import differences
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
@@ -22,8 +21,10 @@ from transformers import (
 )
 
 from decoder_client.cache import TreeCache
+from decoder_client.cpu_linear import can_pack
 from decoder_client.target_model import TargetModel, TargetModelError, load_target_model
 from decoder_client.tree_check import check_tree_attention
+from dresd.identity import differences
 from tests.support.models import ARCHITECTURES, save_tiny_model, tiny_model
 
 VOCAB = 48
@@ -105,7 +106,7 @@ def compared(one: TargetModel, other: TargetModel) -> list[str]:
 
 
 def test_other_weights_are_another_model(folder: Path) -> None:
-    target, changed = load_target_model(folder), load_target_model(folder)
+    target, changed = load_target_model(folder), load_target_model(folder, packed_linear=False)
     with torch.no_grad():
         next(iter(changed.model.parameters())).mul_(1.5)
     assert compared(target, changed) == ["weights_fingerprint"]
@@ -117,6 +118,32 @@ def test_another_tokenizer_makes_another_model(folder: Path) -> None:
     assert retokenized.tokenizer is not None
     retokenized.tokenizer.add_tokens(["<new>"])
     assert compared(target, retokenized) == ["tokenizer_hash"]
+
+
+def test_packing_changes_neither_states_nor_identity(folder: Path) -> None:
+    plain, packed = load_target_model(folder, packed_linear=False), load_target_model(folder, packed_linear=True)
+    assert differences(plain.identity(), packed.identity()) == []
+    states = plain.hidden_states(IDS, MASK)
+    torch.testing.assert_close(packed.hidden_states(IDS, MASK)[MASK.bool()], states[MASK.bool()], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(packed.logits(states), plain.logits(states), atol=1e-4, rtol=1e-4)
+    plain_modules, packed_modules = ([type(m) for m in t.model.modules()] for t in (plain, packed))
+    assert (plain_modules != packed_modules) == can_pack()
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
+def test_a_packed_head_may_be_tied_to_the_embedding(architecture: str) -> None:
+    torch.manual_seed(0)
+    model = tiny_model(architecture, vocab_size=VOCAB)
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    target = TargetModel(model)
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    states, identity = target.hidden_states(IDS, MASK), target.identity()
+    logits = target.logits(states)
+    target.pack_linear_layers()
+    torch.testing.assert_close(target.hidden_states(IDS, MASK), states, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(target.logits(states), logits, atol=1e-4, rtol=1e-4)
+    assert target.identity() == identity
 
 
 def test_prompts_are_encoded_as_the_tokenizer_and_template_say(folder: Path) -> None:

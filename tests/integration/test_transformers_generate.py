@@ -110,7 +110,7 @@ def test_a_service_that_is_down_costs_no_answer(
 ) -> None:
     nobody = f"unix:{tmp_path}/nobody"
     assert torch.equal(generate(llama, custom_generate=dresd_generate(nobody)), generate(llama))
-    assert [record.levelname for record in caplog.records if "Decoding without" in record.message] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if "decoding without" in record.message] == ["WARNING"]
 
 
 @pytest.mark.parametrize(

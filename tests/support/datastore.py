@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from dresd.identity import KeyRecipe, ModelIdentity
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from dresd.identity import KeyRecipe, ModelIdentity
 from retriever_service.datastore import (
     REDUCER_FILE,
     ROUTING_FILE,

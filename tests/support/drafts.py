@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import numpy as np
-from dresd.draft_tree import PAD, DraftTree, merge_paths
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from decoder_client.drafting import DraftRequest, Proposal
 from decoder_client.reducer import KeyReducer, ReducerFit
+from dresd.draft_tree import PAD, DraftTree, merge_paths
 
 
 class OracleDrafter:

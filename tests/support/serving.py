@@ -17,11 +17,11 @@ from typing import TypeVar
 
 import grpc
 import numpy as np
+
+from decoder_client.reducer import KeyReducer, ReducerFit
 from dresd.identity import ModelIdentity
 from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
-
-from decoder_client.reducer import KeyReducer, ReducerFit
 from retriever_service.datastore import Datastore
 from retriever_service.serving.server import RunningServer, ServeConfig, open_datastore, start
 from tests.support.datastore import BuiltDatastore, build_datastore, random_entries

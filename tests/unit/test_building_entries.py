@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from dresd.draft_tree import PAD
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dresd.draft_tree import PAD
 from retriever_service.building.document import Document
 from retriever_service.building.entries import LEFT_CONTEXT_LENGTH, entry_tokens
 from retriever_service.building.plan import make_plan, prompt_blocks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import subprocess
 import sys
 
@@ -252,6 +253,46 @@ def test_the_fuzz_meets_files_that_are_refused(copy):
     file = "partition-00001-segment-000/directory.safetensors"
     result = subprocess.run([sys.executable, "-c", FUZZ, str(copy), file], capture_output=True, text=True, timeout=120)
     assert int(result.stdout) > 50
+
+
+MEASURED = """
+import resource, sys
+from retriever_service.datastore import Datastore, DatastoreError
+
+try:
+    Datastore.open(sys.argv[1], verify_checksums=False)
+except DatastoreError:
+    pass
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_a_damaged_size_in_the_index_does_not_take_all_memory(intact, copy):
+    file = copy / "partition-00001-segment-000/index.faiss"
+    content = file.read_bytes()
+    lists = int(intact.open(partitions=[1]).segments[1][0].segment.token_lists.offsets[-1])
+    number, huge = struct.pack("<Q", lists), struct.pack("<Q", 2**27)
+    places = [at for at in range(300) if content[at : at + 8] == number]
+    assert len(places) >= 2  # once for the index, once for its lists
+    for at in places:
+        file.write_bytes(content[:at] + huge + content[at + 8 :])
+        command = [sys.executable, "-c", MEASURED, str(copy)]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert int(result.stdout) < 1_000_000, result.stderr  # kilobytes
+
+
+def test_lists_of_other_sizes_than_the_directory_says_are_refused(intact, copy):
+    """Two lists with their sizes exchanged: the file is as long as before, but rows would belong to other tokens."""
+    file = copy / "partition-00001-segment-000/index.faiss"
+    content = file.read_bytes()
+    sizes = np.diff(intact.open(partitions=[1]).segments[1][0].segment.entry_offsets)
+    other = int(np.flatnonzero(sizes != sizes[0])[0])
+    exchanged = sizes.copy()
+    exchanged[[0, other]] = exchanged[[other, 0]]
+    assert content.count(sizes.tobytes()) == 1
+    file.write_bytes(content.replace(sizes.tobytes(), exchanged.tobytes()))
+    with pytest.raises(DatastoreError, match=r"index\.faiss does not hold the entries"):
+        Datastore.open(copy, verify_checksums=False)
 
 
 def test_verify_counts_what_is_there(intact):

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from dresd.draft_tree import PAD, merge_paths
 
+from dresd.draft_tree import PAD, merge_paths
 from retriever_service.datastore import CODECS, EntryBatch
 from tests.support.datastore import build_datastore, random_entries
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dresd.draft_tree import PAD, ROOT, DraftTree, merge_paths
 from hypothesis import given
 from hypothesis import strategies as st
+
+from dresd.draft_tree import PAD, ROOT, DraftTree, merge_paths
 
 # Few tokens make prefixes shared; weights in eighths make every sum exact.
 PATH = st.lists(st.integers(0, 3), max_size=5)

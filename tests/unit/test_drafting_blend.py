@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from dresd.draft_tree import ROOT, DraftTree
 from hypothesis import given
 from hypothesis import strategies as st
 
 from decoder_client.drafting import Blend, ContextDrafter, Drafter, DraftRequest
 from decoder_client.stats import GenerationStats
+from dresd.draft_tree import ROOT, DraftTree
 from tests.support.drafts import FixedDrafter
 
 VOCAB = 4

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from dresd.draft_tree import PAD
 from hypothesis import given
 from hypothesis import strategies as st
 
 from decoder_client.drafting import ContextDrafter, DraftRequest
 from decoder_client.drafting.context import MATCH_WEIGHTS
 from decoder_client.stats import GenerationStats
+from dresd.draft_tree import PAD
 
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=60)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from dresd.draft_tree import PAD
 
 from decoder_client.drafting import DenseDrafter, DraftRequest
 from decoder_client.stats import GenerationStats
+from dresd.draft_tree import PAD
 from tests.support.drafts import FakeRetriever, some_reducer
 
 HIDDEN = 6

@@ -3,10 +3,10 @@ from __future__ import annotations
 import grpc
 import numpy as np
 import pytest
-from dresd.v1 import retriever_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dresd.v1 import retriever_pb2 as pb
 from retriever_service.serving.config import Limits
 from retriever_service.serving.validation import RefusedError, Served, check
 from tests.support.serving import request_for

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from dresd.draft_tree import ROOT, DraftTree
 from hypothesis import given
 from hypothesis import strategies as st
 
 from decoder_client.masks import AttentionLayout
+from dresd.draft_tree import ROOT, DraftTree
 from tests.support.drafts import tree_of, trees
 
 CPU = torch.device("cpu")

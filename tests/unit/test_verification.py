@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
-from dresd.draft_tree import ROOT, DraftTree
 from hypothesis import given
 from hypothesis import strategies as st
 
 from decoder_client.verification import accept
+from dresd.draft_tree import ROOT, DraftTree
 from tests.support.drafts import tree_of, trees
 
 VOCAB = 3

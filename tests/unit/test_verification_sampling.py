@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from dresd.draft_tree import ROOT, DraftTree
 from scipy.stats import chisquare
 
 from decoder_client.sampling import SamplingConfig
 from decoder_client.verification import accept
+from dresd.draft_tree import ROOT, DraftTree
 from tests.support.drafts import tree_of
 
 VOCAB, LENGTH, SAMPLES = 5, 3, 20_000

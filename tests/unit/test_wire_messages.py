@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from dresd.draft_tree import PAD, DraftTree, merge_paths
-from dresd.v1 import retriever_pb2 as pb
 from hypothesis import given
 from hypothesis import strategies as st
 
 from decoder_client.wire import WireError, drafts_of, request_message
+from dresd.draft_tree import PAD, DraftTree, merge_paths
+from dresd.v1 import retriever_pb2 as pb
 from retriever_service.datastore import DraftBatch
 from retriever_service.serving.messages import response_message
 

@@ -1,0 +1,154 @@
+"""dresd-retriever on a terminal: what it prints, and one clear sentence for everything that is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from retriever_service.cli import main
+from tests.support.building import start_retriever, write_corpus
+from tests.support.models import save_tiny_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model("gpt2", tmp_path_factory.mktemp("models") / "tiny gpt2")
+
+
+def test_build_inspect_and_verify(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_corpus(tmp_path / "corpus.jsonl")
+    (tmp_path / "model").symlink_to(model)
+    # Relative paths, of a model in a folder with a space in its name.
+    arguments = ["build", "--model", "model", "--corpus", "corpus.jsonl", "--out", "store", "--dims", "8"]
+    process = start_retriever(*arguments, "--partitions", "2", "--json", cwd=tmp_path)
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    summary = json.loads(output)
+    assert summary["documents"] == 4
+    assert summary["partitions"] == 2
+    assert summary["recall"] > 0.9
+    # Nothing but what we say ourselves: no log of Ray, no warning of a library, no bar that is not on a terminal.
+    assert errors.splitlines() == ["Reading corpus.jsonl for model"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "model", "store"]
+
+    store = str(tmp_path / "store")
+    assert main(["inspect", store, "--json"]) == 0
+    inspected = json.loads(capsys.readouterr().out)
+    assert inspected["num_entries"] == summary["entries"]
+    assert len(inspected["partitions"]) == 2
+    assert main(["inspect", store]) == 0
+    shown = capsys.readouterr().out
+    assert summary["build_id"] in shown
+    assert "corpus.jsonl: 4 documents" in shown
+    assert "--partitions 2 --json" in shown
+    assert main(["verify", store, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["entries"] == summary["entries"]
+
+    (tmp_path / "store" / "reducer.safetensors").write_bytes(b"no reducer")
+    assert main(["verify", store]) == 1
+    assert "reducer.safetensors" in one_sentence(capsys)
+
+
+def one_sentence(capsys: pytest.CaptureFixture[str]) -> str:
+    """What an error printed, without what was said before: one line."""
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    errors = [line for line in captured.err.splitlines() if not line.startswith("Reading ")]
+    assert len(errors) == 1, captured.err
+    assert errors[0].startswith("error: ")
+    return errors[0]
+
+
+def refused(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The sentence with which a build ends that leaves everything as it was."""
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    assert main(["build", *arguments]) == 1
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    return one_sentence(capsys)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "complaint"),
+    [
+        (None, [], "corpus.jsonl"),
+        ("", [], "holds no documents"),
+        ('{"text": "a"}\n{"tex', [], "corpus.jsonl', line 2"),
+        ('{"prompt": "a"}', [], "line 1: the prompt has no answer"),
+        ('{"text": "a"}', [], "gives no entries"),
+        ('{"text": "abc"}', [], "2 hidden states are too few"),
+        ('{"text": "abc"}', ["--respond"], "a text is no prompt"),
+    ],
+)
+def test_a_corpus_that_cannot_be_used_is_refused(
+    content: str | None,
+    options: list[str],
+    complaint: str,
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    if content is not None:
+        corpus.write_text(content)
+    arguments = ["--model", str(model), "--corpus", str(corpus), "--out", str(tmp_path / "store"), "--dims", "8"]
+    assert complaint in refused([*arguments, *options], tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--dims", "33"], "33 dimensions cannot be made of hidden states of 32"),
+        (["--dims", "0"], "must be at least 1"),
+        (["--partitions", "0"], "must be at least 1"),
+        (["--codec", "zip"], "no codec 'zip'"),
+        (["--respond", "--temperature", "-1"], "temperature"),
+        (["--seed", "-1"], "seed"),
+        (["--fit-tokens", "8"], "too few"),
+        (["--answers-out", "x.jsonl"], "--respond"),
+        (["--respond", "--answers-out", "nowhere/x.jsonl"], "no folder to write answers to"),
+        (["--model", "./no/where"], "./no/where"),
+        (["--ray-address", "127.0.0.1:1"], "Nothing answers at --ray-address 127.0.0.1:1"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused(
+    options: list[str], complaint: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = write_corpus(tmp_path / "corpus.jsonl")
+    arguments = ["--model", str(model), "--corpus", str(corpus), "--out", str(tmp_path / "store"), "--dims", "8"]
+    assert complaint in refused([*arguments, *options], tmp_path, capsys)
+
+
+def test_something_at_the_datastores_place_is_kept(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = write_corpus(tmp_path / "corpus.jsonl")
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "precious").write_text("kept")
+    arguments = ["--model", str(model), "--corpus", str(corpus), "--out", str(tmp_path / "store")]
+    assert "already there" in refused(arguments, tmp_path, capsys)
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "serve"])
+def test_a_folder_that_is_no_datastore_is_refused(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--listen", "127.0.0.1:0"] if command == "serve" else []
+    assert main([command, str(tmp_path), *arguments]) == 1
+    assert "manifest" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["serve", "store", "--listen", "nonsense"], ["serve", "store", "--queue-size", "0"]]
+)
+def test_a_server_that_cannot_be_configured_says_why(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 1
+    one_sentence(capsys)
+
+
+@pytest.mark.parametrize("arguments", [[], ["build"], ["serve", "store", "--partitions", "a"], ["unknown"]])
+def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
