@@ -133,7 +133,9 @@ class RayJobs:
             )
             # Closed here even when we leave early: what Ray Data drops later than Ray itself complains about that.
             with closing(iter(done.iter_rows())) as rows:
-                return sum(unwrap(Failure(str(row["failure"])) if row["failure"] else int(row["count"])) for row in rows)
+                return sum(
+                    unwrap(Failure(str(row["failure"])) if row["failure"] else int(row["count"])) for row in rows
+                )
 
     def run_tasks(self, tasks: Sequence[Callable[[], Result]]) -> Iterator[tuple[int, Result]]:
         """Runs functions as Ray tasks of one core each; yields (number, result) as they end.

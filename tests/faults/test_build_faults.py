@@ -30,14 +30,18 @@ def hidden(folder: Path) -> list[Path]:
 
 def wait_until_embedding(process: subprocess.Popen[str], folder: Path) -> None:
     """Returns in the middle of the build, when the first block has been embedded."""
-    while True:
-        try:
-            process.wait(timeout=0.1)
-        except subprocess.TimeoutExpired:
-            if any(folder.glob(".store.building-*/embedded/*.safetensors")):
-                return
-        else:
-            pytest.fail(f"the build ended early: {process.communicate()[1]}")
+    while not _ended_within(process, 0.1):
+        if any(folder.glob(".store.building-*/embedded/*.safetensors")):
+            return
+    pytest.fail(f"the build ended early: {process.communicate()[1]}")
+
+
+def _ended_within(process: subprocess.Popen[str], seconds: float) -> bool:
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def test_a_killed_build_leaves_no_datastore_and_the_next_build_cleans_up(model: Path, tmp_path: Path) -> None:

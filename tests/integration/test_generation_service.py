@@ -1,4 +1,4 @@
-"""A decoder with a real service: drafts come over gRPC, the output stays the target's, also while the service leaves."""
+"""A decoder with a real service: drafts come over gRPC, the output stays the target's, also when the service leaves."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from decoder_client.cli import main
 from decoder_client.engines.transformers_generate import dresd_generate
 from decoder_client.generation import SpeculativeDecoder
 from decoder_client.retriever import RetrieverClient, RetrieverConfig, RetrieverMismatchError
 from decoder_client.target_model import TargetModel
-from tests.support.models import tiny_model
+from tests.support.models import save_tiny_model, tiny_model
 from tests.support.serving import HIDDEN, VOCAB, ServerThread, local_config, servable_datastore, serving
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -91,6 +92,17 @@ def test_another_models_datastore_is_refused(server: ServerThread) -> None:
     other = TargetModel(tiny_model("llama", vocab_size=VOCAB, hidden_size=HIDDEN))
     with pytest.raises(RetrieverMismatchError, match="weights_fingerprint"):
         SpeculativeDecoder.from_pretrained(other, server.address)
+
+
+def test_the_command_fails_on_another_models_datastore(
+    server: ServerThread, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = save_tiny_model("llama", tmp_path / "model")
+    code = main(["generate", "--model", str(folder), "--prompt", "hi", "--retriever", server.address])
+    captured = capsys.readouterr()
+    assert (code, captured.out) == (1, "")
+    [error] = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert "another model" in error
 
 
 def test_generate_of_transformers_takes_a_client(

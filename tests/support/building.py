@@ -50,8 +50,6 @@ class FailingWorker:
         """One, or a failure."""
         if block == "full disk":
             raise OSError(28, "No space left on device", "some/file")
-        if block == "slow":
-            __import__("time").sleep(2)
         if block == "bug":
             raise ZeroDivisionError("division by nothing")
         if block == "killed":

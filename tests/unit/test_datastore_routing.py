@@ -37,6 +37,11 @@ def test_partitions_are_about_equal(counts, num_partitions):
     assert loads.max() <= 2 * sum(counts) / num_partitions + 1e-9
 
 
+def test_the_emptiest_partition_is_the_one_with_the_fewest_entries():
+    table = RoutingTable.assign(np.array([8, 4, 2, 2]), 2)
+    assert [table.partitions_of(token).tolist() for token in range(4)] == [[0], [1], [1], [1]]
+
+
 def test_a_heavy_token_spreads_evenly_and_the_same_way_every_time():
     table = RoutingTable.assign(np.array([9000, 500, 500]), 4)
     assert table.partitions_of(0).tolist() == [0, 1, 2, 3]

@@ -67,6 +67,8 @@ def test_pruning_keeps_the_top_masses_and_whole_prefixes(queries, max_nodes):
         assert all(prefix[:-1] in kept for prefix in kept if len(prefix) > 1)
         best = sorted((sum(masses) for masses in reference.values()), reverse=True)[:max_nodes]
         assert tree.masses.sum(axis=1).tolist() == best  # and so in falling order
+        order = list(zip((-tree.masses.sum(axis=1)).tolist(), tree.depths().tolist(), strict=True))
+        assert order == sorted(order)  # the shallower of equals first
 
 
 @given(QUERIES, st.integers(1, 8))
