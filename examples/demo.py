@@ -80,7 +80,7 @@ def served(datastore: Path) -> Iterator[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default="plain,dresd", help="drafters to compare (default: %(default)s)")
-    parser.add_argument("--nodes", default="16", help="node budgets, comma-separated (default: %(default)s)")
+    parser.add_argument("--nodes", default="8", help="node budgets, comma-separated (default: %(default)s)")
     parser.add_argument("--json", metavar="OUT", help="also write every measurement to this file")
     arguments = parser.parse_args()
 
