@@ -74,7 +74,11 @@ def _encode(record: Mapping[str, object], target: TargetModel, where: str, *, ch
             raise PromptFileError(f"{where}: prompt_ids must be token ids from 0 to {target.vocab_size - 1}.")
         return tuple(ids)
     if isinstance(messages, list) and messages:
-        turns = [{"role": str(turn["role"]), "content": str(turn["content"])} for turn in messages]
+        turns = []
+        for turn in messages:
+            if not (isinstance(turn, Mapping) and {"role", "content"} <= turn.keys()):
+                raise PromptFileError(f"{where}: each of messages must hold role and content.")
+            turns.append({"role": str(turn["role"]), "content": str(turn["content"])})
         while turns and turns[-1]["role"] == "assistant":
             turns.pop()
         return tuple(target.encode_prompt(turns, chat=True))
