@@ -41,6 +41,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _JOIN_S = 2.0
+_SAME_COMPLAINT_S = 60.0
 
 
 class RetrieverClient:
@@ -61,6 +62,7 @@ class RetrieverClient:
         self._links: set[RetrieveLink] = set()  # all not closed yet: in use, dialling, given up
         self._handshake: Handshake | None = None
         self._trouble = ""
+        self._complaint, self._complained_s = "", 0.0
 
     def connect(self, identity: ModelIdentity) -> Handshake:
         """Shakes hands; from then on the client keeps itself connected until it is closed. Called once.
@@ -96,7 +98,7 @@ class RetrieverClient:
             with self._changed:
                 self._breaker.trip()
                 self._trouble = str(error)
-            logger.warning("decoding without retrieved drafts until the service is up: %s", error)
+            self._complain(f"decoding without retrieved drafts until the service is up: {error}")
             self._start_keeper(identity)
 
     @property
@@ -264,7 +266,7 @@ class RetrieverClient:
                 self._link = None
                 self._trouble = reason
                 self._changed.notify_all()
-                logger.warning("no drafts from the retriever at %s for now: %s", self._config.address, reason)
+                self._complain(f"no drafts from the retriever at {self._config.address} for now: {reason}")
 
     def _keep_connected(self, identity: ModelIdentity) -> None:
         while True:
@@ -287,7 +289,15 @@ class RetrieverClient:
     def _still_down(self, reason: str) -> None:
         if reason != self._trouble and not self._closed:
             self._trouble = reason
-            logger.warning("%s", reason)
+            self._complain(reason)
+
+    def _complain(self, sentence: str) -> None:
+        """Warns, but of the same trouble once a minute: a service at the edge of its deadline fails again and again."""
+        now = time.monotonic()
+        repeated = sentence == self._complaint and now < self._complained_s + _SAME_COMPLAINT_S
+        logger.log(logging.DEBUG if repeated else logging.WARNING, "%s", sentence)
+        if not repeated:
+            self._complaint, self._complained_s = sentence, now
 
     def _dial(self, identity: ModelIdentity, known: Handshake | None) -> tuple[RetrieveLink, Handshake]:
         config = self._config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import queue
 import threading
 from collections.abc import Iterator
@@ -351,3 +352,16 @@ def test_the_name_of_the_model_is_for_people_only(built: BuiltDatastore, server:
     with client_of(server.address) as client:
         client.connect(ModelIdentity(**{**dataclasses.asdict(IDENTITY), "name": "copy", "revision": "main"}))
         assert ask(client, built) is not None
+
+
+def test_the_same_trouble_is_warned_about_once(built: BuiltDatastore, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG, logger="decoder_client.retriever")
+    gated = GatedDatastore(built.open())
+    with serving(local_config(built.path), lambda _config: gated) as server:
+        with client_of(server.address, deadline_ms=1.0, failure_threshold=1) as client:
+            client.connect(IDENTITY)
+            eventually(lambda: ask(client, built) is None and client.stats.reconnects >= 3)
+        gated.gate.set()
+    levels = [one.levelname for one in caplog.records if "no answer within 1 ms" in one.getMessage()]
+    assert len(levels) > 1
+    assert levels.count("WARNING") == 1

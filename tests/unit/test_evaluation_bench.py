@@ -29,7 +29,7 @@ class ScriptedDecoder:
 
     def __call__(self, method: Method, prompt: tuple[int, ...]) -> tuple[tuple[int, ...], GenerationStats]:
         self.calls.append((method.name, prompt))
-        tokens = self._wrong.get((method.name, prompt), tuple(token + 10 for token in prompt) + (99,))
+        tokens = self._wrong.get((method.name, prompt), (*(token + 10 for token in prompt), 99))
         passes = 4 if method.name == PLAIN else 2
         stats = GenerationStats(
             tokens=4, forwards=passes, steps=passes - 1, steps_with_draft=passes - 1, drafted=8, accepted=2,
