@@ -6,6 +6,7 @@ same for every architecture. This module knows nothing of drafts, datastores or 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,7 @@ class TargetModel:
 
     Raises `TargetModelError` for what the decode loop cannot verify drafts on: encoder-decoder models, recurrent or
     linear-attention layers, models without a language model head or explicit positions, attention kernels that take
-    no mask. Puts the model into evaluation mode.
+    no mask. Puts the model into evaluation mode. May be used by several threads.
     """
 
     def __init__(
@@ -190,8 +191,12 @@ class TargetModel:
             What the head would have read (all positions for None), and the logits.
         """
         captured: list[Tensor] = []
+        this_thread = threading.get_ident()
 
-        def capture(_module: torch.nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        def capture(_module: torch.nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+            # A hook sees every pass of the module, those of other threads, too.
+            if threading.get_ident() != this_thread:
+                return None
             states = arguments[0] if keep is None else arguments[0][:, -keep:]
             captured.append(states)
             return (states if keep is not None else states[:, -1:], *arguments[1:])

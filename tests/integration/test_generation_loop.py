@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -233,3 +234,16 @@ def test_a_model_in_a_folder_is_enough(tmp_path: Path) -> None:
         generation = decoder.generate("abcabcabc", max_new_tokens=12)
     assert len(generation.tokens) == 12
     assert generation.stats.steps_with_draft > 0
+
+
+def test_decoders_in_several_threads_share_a_target(target: TargetModel) -> None:
+    prompts = [[(number * step) % VOCAB for number in range(1, 20)] for step in range(1, 9)]
+    plain = [SpeculativeDecoder(target).generate(prompt, max_new_tokens=30).tokens for prompt in prompts]
+
+    def answers(nodes: int) -> list[tuple[int, ...]]:
+        decoder = SpeculativeDecoder.from_pretrained(target, nodes=nodes)
+        return [decoder.generate(prompt, max_new_tokens=30).tokens for prompt in prompts for _ in range(3)]
+
+    with ThreadPoolExecutor(4) as threads:
+        for given in threads.map(answers, (0, 4, 16, 16)):
+            assert given == [answer for answer in plain for _ in range(3)]
