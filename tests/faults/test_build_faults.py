@@ -19,8 +19,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model("gpt2", tmp_path_factory.mktemp("models") / "gpt2")
 
 
-def arguments(model: Path, folder: Path) -> list[str | Path]:
-    corpus = write_corpus(folder / "corpus.jsonl", times=50)
+def arguments(model: Path, folder: Path, *, times: int = 50) -> list[str | Path]:
+    corpus = write_corpus(folder / "corpus.jsonl", times=times)
     return ["build", "--model", model, "--corpus", corpus, "--out", folder / "store", "--dims", "8"]
 
 
@@ -62,7 +62,8 @@ def test_a_killed_build_leaves_no_datastore_and_the_next_build_cleans_up(model: 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stopped_build_leaves_nothing(number: signal.Signals, code: int, model: Path, tmp_path: Path) -> None:
-    process = start_retriever(*arguments(model, tmp_path))
+    # Enough that much is left to do after the first block, even when this process is slow to see it.
+    process = start_retriever(*arguments(model, tmp_path, times=400))
     wait_until_embedding(process, tmp_path)
     process.send_signal(number)
     _, errors = process.communicate()
