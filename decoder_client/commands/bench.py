@@ -99,13 +99,12 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         if client is not None:
             client.close()
-    print(f"\n{report.markdown_table(report.summarise(measurements))}")
     if out is not None:
         settings = {name: str(value) for name, value in vars(arguments).items()}
         record = report.json_record(measurements, settings, report.environment(torch.get_num_threads()))
-        beside = out.with_name(f".{out.name}.partial")
-        beside.write_text(json.dumps(record, indent=1), encoding="utf-8")
-        beside.replace(out)
+        # Before the table, so that a terminal that cannot show it costs no measurement.
+        _write(out, json.dumps(record, indent=1))
+    print(f"\n{report.markdown_table(report.summarise(measurements))}")
     wrong = [one for one in measurements if one.difference is not None and not one.difference.is_near_tie]
     if wrong:
         raise BenchError(
@@ -138,6 +137,21 @@ def _writable(out: Path | None) -> Path | None:
     if out is not None and (out.is_dir() or not os.access(out.parent, os.W_OK)):
         raise BenchError(f"Cannot write {str(out)!r}. Name a file in a folder that exists and is writable.")
     return out
+
+
+def _write(out: Path, text: str) -> None:
+    try:
+        if out.exists() and not out.is_file():
+            out.write_text(text, encoding="utf-8")  # a device or a pipe is written to, not replaced
+            return
+        beside = out.with_name(f".{out.name}.partial")
+        try:
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(out)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise BenchError(f"Cannot write {str(out)!r}: {error.strerror}. Name another file for --json.") from error
 
 
 def _connected(address: str, deadline_ms: float, target: TargetModel) -> RetrieverClient:

@@ -44,7 +44,7 @@ def read_prompts(path: Path, target: TargetModel, *, chat: bool, limit: int | No
         PromptFileError: unreadable, malformed (names the line) or empty.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise PromptFileError(f"Cannot read the prompts in {str(path)!r}: {error}.") from error
     prompts: list[BenchPrompt] = []
@@ -56,8 +56,8 @@ def read_prompts(path: Path, target: TargetModel, *, chat: bool, limit: int | No
         where = f"Line {number} of {str(path)!r}"
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise PromptFileError(f"{where} is not JSON ({error.msg}). Write one record a line.") from error
+        except (ValueError, RecursionError) as error:
+            raise PromptFileError(f"{where} is not JSON ({error}). Write one record a line.") from error
         if not isinstance(record, Mapping):
             raise PromptFileError(f'{where} is not a record. Write {{"prompt": "..."}}.')
         name = str(record.get("name") or record.get("family") or "prompt")
