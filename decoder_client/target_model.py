@@ -295,9 +295,16 @@ def load_target_model(
         # A hub name has one slash at most; asking the hub for a mistyped path would only hide the mistake.
         raise TargetModelError(f"There is no model folder {name!r}. Name a folder saved by transformers.")
     try:
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=chosen)
+        model, loaded = AutoModelForCausalLM.from_pretrained(name, dtype=chosen, output_loading_info=True)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise TargetModelError(_load_failure("model", name, error)) from error
+    if loaded["missing_keys"]:
+        # transformers fills them with random numbers, and only warns.
+        missing = sorted(loaded["missing_keys"])
+        raise TargetModelError(
+            f"The weights of {name!r} are incomplete: {len(missing)} tensors are missing, {missing[0]} among them. "
+            "Fetch or save the model again."
+        )
     tokenizer = _load_tokenizer(name)
     revision = str(getattr(model.config, "_commit_hash", None) or "")
     target = TargetModel(model.to(where), tokenizer, name=name, revision=revision)

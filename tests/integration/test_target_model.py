@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
@@ -255,3 +256,13 @@ def test_an_unknown_device_or_dtype_is_refused(folder: Path) -> None:
         load_target_model(folder, device="abacus")
     with pytest.raises(TargetModelError, match="dtype 'int3'"):
         load_target_model(folder, dtype="int3")
+
+
+def test_weights_that_lack_a_tensor_are_refused(tmp_path: Path) -> None:
+    folder = save_tiny_model("llama", tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    name = "model.layers.0.mlp.down_proj.weight"
+    del weights[name]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(TargetModelError, match=f"1 tensors are missing, {name}"):
+        load_target_model(folder)
