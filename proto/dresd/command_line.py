@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 _INTERRUPTED = 130
+_OURS = {"dresd", "retriever_service", "decoder_client"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,16 @@ def run_command(
         return commands[parsed.command].run(parsed)
     except failures as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] in _OURS:
+            raise
+        print(
+            f"error: {program} {parsed.command} needs {error.name}, which is not installed. "
+            'Install dresd with the extra for it: "dresd[client]" decodes, "dresd[server]" serves, '
+            '"dresd[build,server]" builds.',
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         return _INTERRUPTED

@@ -32,9 +32,15 @@ def retriever_command(*arguments: str | Path) -> list[str]:
 
 
 def start_retriever(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Popen[str]:
-    """`dresd-retriever` as a process of its own, output captured."""
+    """`dresd-retriever` as a process of its own, output captured, that can be interrupted."""
+    # A shell that starts the tests in the background makes them, and so their children, ignore interrupts.
     return subprocess.Popen(
-        retriever_command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd
+        retriever_command(*arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
