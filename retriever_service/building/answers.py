@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
+
+from retriever_service.building.errors import BuildError
+
+Answered = tuple[str, Sequence[int], Sequence[int]]
+"""(prompt, prompt ids, answer ids)."""
 
 
-def write_answers(
-    path: Path, answered: Iterable[tuple[str, Sequence[int], Sequence[int]]], decode: Callable[[Sequence[int]], str]
-) -> None:
-    """Writes a line of JSON for each (prompt, prompt ids, answer ids), beside `path`, then renames."""
-    beside = path.with_name(f".{path.name}.partial")
-    try:
-        with beside.open("w", encoding="utf-8") as lines:
+class AnswersFile:
+    """A place for answers that was writable before there were any; made by `reserved`."""
+
+    def __init__(self, place: Path, beside: Path, lines: TextIO) -> None:
+        self._place = place
+        self._beside = beside
+        self._lines = lines
+
+    def write(self, answered: Iterable[Answered], decode: Callable[[Sequence[int]], str]) -> None:
+        """Writes a line of JSON for each answer, then puts the file into its place.
+
+        Raises:
+            BuildError: the disk is full, or fails.
+        """
+        with _failures_named(self._place):
             for prompt, prompt_ids, response_ids in answered:
                 fields = {
                     "prompt": prompt,
@@ -21,7 +37,64 @@ def write_answers(
                     "prompt_ids": list(prompt_ids),
                     "response_ids": list(response_ids),
                 }
-                lines.write(json.dumps(fields, ensure_ascii=False) + "\n")
-        beside.replace(path)
+                self._lines.write(json.dumps(fields, ensure_ascii=False) + "\n")
+            self._lines.close()
+            self._beside.replace(self._place)
+
+
+@contextmanager
+def reserved(path: Path, *, corpus: Sequence[Path], datastore: Path) -> Iterator[AnswersFile]:
+    """Reserves the place of answers by a file beside it, so that no answer is made in vain.
+
+    Args:
+        path: the file of answers; an older one stays until the new one is whole.
+        corpus: files it must not replace.
+        datastore: folder it must not lie in, because that appears only in the end.
+
+    Raises:
+        BuildError: no file can be written there.
+    """
+    place = _checked(path, corpus, datastore)
+    beside = place.with_name(f".{place.name}.{os.getpid()}.partial")
+    with _failures_named(path):
+        lines = beside.open("w", encoding="utf-8")
+    try:
+        yield AnswersFile(place, beside, lines)
     finally:
+        with suppress(OSError):  # what is in the buffer of a full disk's file fails once more
+            lines.close()
         beside.unlink(missing_ok=True)
+
+
+def _checked(path: Path, corpus: Sequence[Path], datastore: Path) -> Path:
+    """`path` without links, which stay what they are."""
+    with _failures_named(path):
+        place = _real(path)
+        if place.is_symlink():
+            raise BuildError(f"'{path}' is a symbolic link that leads in a circle. Choose another --answers-out.")
+        if place.is_dir():
+            raise BuildError(f"'{path}' is a folder. Give --answers-out the name of a file in it.")
+        if place.exists() and not place.is_file():
+            raise BuildError(f"'{path}' is a device or a pipe, not a file. Give --answers-out the name of a file.")
+        if not place.parent.is_dir():
+            raise BuildError(f"'{path.parent}' is no folder to write answers to. Make it first.")
+        if any(place == _real(file) for file in corpus):
+            raise BuildError(
+                f"'{path}' is in the corpus, which answers must not replace. Choose another --answers-out."
+            )
+        if _real(datastore) in (place, *place.parents):
+            raise BuildError(f"'{path}' lies where --out makes the datastore. Give --answers-out a place outside it.")
+    return place
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # Path.resolve raises for links in a circle in some Pythons only
+
+
+@contextmanager
+def _failures_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BuildError(f"Cannot write answers to '{path}': {reason}. Choose another --answers-out.") from error

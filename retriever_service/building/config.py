@@ -8,10 +8,27 @@ from pathlib import Path
 from retriever_service.building.errors import BuildError
 from retriever_service.datastore import CODECS
 
+# Of whole numbers, by attribute: the option, the least and the most. Beyond these nothing is gained, and memory or
+# patience lost.
+_BOUNDS = {
+    "dims": ("--dims", 1, 65_536),
+    "partitions": ("--partitions", 1, 4096),
+    "continuation_length": ("--continuation", 1, 256),
+    "max_new_tokens": ("--max-new-tokens", 1, 1_000_000),
+    "seed": ("--seed", 0, 2**32 - 1),
+    "fit_tokens": ("--fit-tokens", 2, 2**31 - 1),
+    "workers": ("--workers", 1, 1024),
+}
+_TEMPERATURES = (1e-3, 1e3)
+
+
+class ConfigError(BuildError):
+    """Options that make no sense, whatever the corpus and the model."""
+
 
 @dataclass(frozen=True, slots=True)
 class BuildConfig:
-    """One build. Raises `BuildError` where a value makes no sense.
+    """One build. Raises `ConfigError` where a value makes no sense.
 
     Attributes:
         model: folder or repository name of the target model.
@@ -53,18 +70,23 @@ class BuildConfig:
 
     def __post_init__(self) -> None:
         if not self.corpus:
-            raise BuildError("No corpus is named. Give at least one file to --corpus.")
-        at_least_one = ["dims", "partitions", "continuation_length", "max_new_tokens"]
-        for name in at_least_one + (["workers"] if self.workers is not None else []):
-            if getattr(self, name) < 1:
-                raise BuildError(f"{name.replace('_', ' ')} is {getattr(self, name)}, but must be at least 1.")
+            raise ConfigError("No corpus is named. Give at least one file to --corpus.")
+        for name, (option, low, high) in _BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ConfigError(f"{option} is {value}, but must lie in {low}..{high}.")
         if self.codec not in CODECS:
-            raise BuildError(f"There is no codec {self.codec!r}. Choose one of {', '.join(CODECS)}.")
-        if not self.temperature >= 0:
-            raise BuildError(f"The temperature is {self.temperature}, but must be 0 (greedy) or greater.")
-        if not 0 <= self.seed < 2**32:
-            raise BuildError(f"The seed is {self.seed}, but must lie in 0..{2**32 - 1}.")
+            raise ConfigError(f"There is no codec {self.codec!r}. Choose one of {', '.join(CODECS)}.")
+        low_temperature, high_temperature = _TEMPERATURES
+        if self.temperature != 0 and not low_temperature <= self.temperature <= high_temperature:
+            raise ConfigError(
+                f"--temperature is {self.temperature:g}, but must be 0 (greedy) or lie in "
+                f"{low_temperature:g}..{high_temperature:g}."
+            )
         if self.fit_tokens <= self.dims:
-            raise BuildError(f"{self.fit_tokens} tokens are too few to fit keys of {self.dims} dimensions.")
+            raise ConfigError(
+                f"--fit-tokens {self.fit_tokens} are too few to fit keys of {self.dims} dimensions. "
+                "Give more of them, or smaller --dims."
+            )
         if self.answers_out is not None and not self.respond:
-            raise BuildError("Answers are written only where the model answers. Add --respond, or drop --answers-out.")
+            raise ConfigError("Answers are written only where the model answers. Add --respond, or drop --answers-out.")

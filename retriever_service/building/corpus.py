@@ -10,9 +10,14 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from retriever_service.building.errors import BuildError, os_error_sentence
+from retriever_service.building.errors import BuildError, first_line, os_error_sentence
 
+if TYPE_CHECKING:
+    import pyarrow
+
+_MAX_TOKEN_ID = 2**31 - 1
 _PARQUET_COLUMNS = ("prompt_ids", "response_ids", "messages", "prompt", "response", "text")
 
 
@@ -64,6 +69,10 @@ def read_corpus_file(path: Path) -> Iterator[Record]:
     reader = readers.get(path.suffix.lower())
     if reader is None:
         raise BuildError(f"Cannot tell what '{path}' holds. Name files that end in .jsonl, .txt or .parquet.")
+    if path.is_dir():
+        raise BuildError(f"'{path}' is a directory. Name the files in it.")
+    if path.exists() and not path.is_file():
+        raise BuildError(f"'{path}' is a device or a pipe, and a corpus is read twice. Write it to a file first.")
     empty = True
     try:
         for record in reader(path):
@@ -82,13 +91,23 @@ def _read_jsonl(path: Path) -> Iterator[Record]:
             try:
                 # utf-8-sig: a byte order mark may open the file.
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-                fields = json.loads(text) if text else None
             except UnicodeDecodeError as error:
-                raise BuildError(f"{where}: not UTF-8 text.") from error
-            except json.JSONDecodeError as error:
-                raise BuildError(f"{where}: not JSON ({error.msg} at column {error.colno}).") from error
+                raise BuildError(f"{where}: not UTF-8 text. Convert the file to UTF-8.") from error
             if text:
-                yield parse_record(fields, where)
+                yield parse_record(_json(text, where), where)
+
+
+def _json(text: str, where: str) -> object:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BuildError(f"{where}: not JSON ({error.msg} at column {error.colno}).") from error
+    except RecursionError as error:
+        raise BuildError(
+            f"{where}: the JSON is nested too deeply. Leave out what is no prompt and no answer."
+        ) from error
+    except ValueError as error:  # what else the decoder refuses: a whole number of thousands of digits
+        raise BuildError(f"{where}: not JSON that can be read ({first_line(error)}).") from error
 
 
 def _read_txt(path: Path) -> Iterator[Record]:
@@ -104,16 +123,30 @@ def _read_parquet(path: Path) -> Iterator[Record]:
     import pyarrow
     import pyarrow.parquet
 
+    with path.open("rb") as file:
+        rows = 0
+        try:
+            with pyarrow.parquet.ParquetFile(file) as table:
+                columns = [column for column in _PARQUET_COLUMNS if column in table.schema_arrow.names]
+                for batch in table.iter_batches(batch_size=1024, columns=columns):
+                    for fields in _rows(batch):
+                        rows += 1
+                        yield parse_record(fields, f"'{path}', row {rows}")
+        except UnicodeDecodeError as error:
+            raise BuildError(
+                f"'{path}', row {rows + 1}: not UTF-8 text. Write the file again with UTF-8 strings."
+            ) from error
+        # Of a damaged file pyarrow says OSError, too, without naming it.
+        except (pyarrow.ArrowException, OSError) as error:
+            raise BuildError(f"'{path}' is not a readable parquet file: {first_line(error)} Write it again.") from error
+
+
+def _rows(batch: pyarrow.RecordBatch) -> Iterator[object]:
     try:
-        with path.open("rb") as file, pyarrow.parquet.ParquetFile(file) as table:
-            columns = [column for column in _PARQUET_COLUMNS if column in table.schema_arrow.names]
-            row = 0
-            for batch in table.iter_batches(batch_size=1024, columns=columns):
-                for fields in batch.to_pylist():
-                    row += 1
-                    yield parse_record(fields, f"'{path}', row {row}")
-    except pyarrow.ArrowException as error:
-        raise BuildError(f"'{path}' is not a readable parquet file: {str(error).splitlines()[0]}") from error
+        yield from batch.to_pylist()
+    except UnicodeDecodeError:
+        # One after the other up to the bad one, which fails again: so it is known which it is.
+        yield from (batch.slice(row, 1).to_pylist()[0] for row in range(batch.num_rows))
 
 
 def parse_record(fields: object, where: str) -> Record:
@@ -147,12 +180,23 @@ def parse_record(fields: object, where: str) -> Record:
 def _string(value: object, field: str, where: str) -> str:
     if not isinstance(value, str):
         raise BuildError(f"{where}: field {field!r} must be a string, not {type(value).__name__}.")
+    _check_text(value, f"field {field!r}", where)
     return value
 
 
+def _check_text(value: str, what: str, where: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise BuildError(
+            f"{where}: {what} has half of a surrogate pair ({value[error.start]!a}), which no tokenizer reads. "
+            "Was a text cut in the middle of a character?"
+        ) from error
+
+
 def _token_ids(value: object, field: str, where: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or not all(type(token) is int and token >= 0 for token in value):
-        raise BuildError(f"{where}: field {field!r} must be a list of token ids (whole numbers from 0).")
+    if not isinstance(value, list) or not all(type(token) is int and 0 <= token <= _MAX_TOKEN_ID for token in value):
+        raise BuildError(f"{where}: field {field!r} must be a list of token ids (whole numbers in 0..{_MAX_TOKEN_ID}).")
     return tuple(value)
 
 
@@ -162,6 +206,8 @@ def _turns(value: object, where: str) -> tuple[tuple[str, str], ...]:
         role, content = (turn.get("role"), turn.get("content")) if isinstance(turn, Mapping) else (None, None)
         if not isinstance(role, str) or not isinstance(content, str):
             raise BuildError(f"{where}: each of 'messages' must have a 'role' and a 'content', both strings.")
+        _check_text(role, "a role", where)
+        _check_text(content, "a message", where)
         turns.append((role, content))
     if not turns:
         raise BuildError(f"{where}: field 'messages' must be a list of at least one message.")

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from decoder_client.target_model import TargetModel
+from decoder_client.target_model import TargetModel, TargetModelError
 from retriever_service.building.corpus import ChatRecord, PromptRecord, Record, TextRecord, TokenRecord
 from retriever_service.building.document import Document
-from retriever_service.building.errors import BuildError
+from retriever_service.building.errors import BuildError, first_line
 
 
 class DocumentEncoder:
@@ -80,7 +79,7 @@ class DocumentEncoder:
         return self._prompt_of(turns, record)
 
     def _prompt_of(self, turns: Sequence[tuple[str, str]], record: Record) -> list[int]:
-        with _template_errors_named(record):
+        with _refusals_named(record):
             return self._target.encode_prompt(_messages(turns), chat=True)
 
     def _document(self, prompt: Sequence[int], answer: Sequence[int]) -> Document:
@@ -93,7 +92,7 @@ class DocumentEncoder:
         for at, (role, content) in enumerate(turns):
             if role == "assistant":
                 prompt = self._prompt_of(turns[:at], record)
-                with _template_errors_named(record):
+                with _refusals_named(record):
                     encoded = tokenizer.apply_chat_template(_messages(turns[: at + 1]), tokenize=True, return_dict=True)
                 upto = [int(token) for token in encoded["input_ids"]]
                 begins = upto[: len(prompt)] == prompt
@@ -147,11 +146,16 @@ def _messages(turns: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
 
 
 @contextmanager
-def _template_errors_named(record: Record) -> Iterator[None]:
+def _refusals_named(record: Record) -> Iterator[None]:
     try:
         yield
-    except TemplateError as error:
-        raise BuildError(f"{record.where}: the model's chat template refuses the conversation ({error}).") from error
+    except TargetModelError as error:
+        raise BuildError(f"{record.where}: {error}") from error
+    except Exception as error:  # a template is a program, and fails in any way a program can
+        raise BuildError(
+            f"{record.where}: the model's chat template refuses the conversation ({first_line(error)}). Leave it out, "
+            "or give its turns as the model expects them."
+        ) from error
 
 
 def _no_answer(record: Record) -> BuildError:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from decoder_client.reducer import KeyReducer, ReducerFit
+from decoder_client.reducer import KeyReducer, ReducerError, ReducerFit
 from retriever_service.building.embedded import EmbeddedBlock, block_path
 from retriever_service.building.entries import EntryTokens, entry_tokens
+from retriever_service.building.errors import BuildError
 from retriever_service.building.plan import Block
 from retriever_service.building.spool import DocumentSpool
 from retriever_service.datastore import (
@@ -18,6 +19,7 @@ from retriever_service.datastore import (
     RoutingTable,
     SegmentRecord,
     TokenTableBuilder,
+    save_token_table,
     segment_directory,
     write_partition,
 )
@@ -27,12 +29,15 @@ def fit_reducer(directory: Path, sample: Sequence[Block], *, hidden_size: int, d
     """Fits the reducer on the states of the sample's blocks, then reduces those states to keys in place.
 
     Raises:
-        ReducerError: the states do not make a reducer.
+        BuildError: the states do not make a reducer.
     """
     fit = ReducerFit(hidden_size)
     for block in sample:
         fit.update(EmbeddedBlock.load(block_path(directory, block)).vectors)
-    reducer = fit.finish(dims)
+    try:
+        reducer = fit.finish(dims)
+    except ReducerError as error:
+        raise BuildError(f"Keys cannot be fitted: {error}. Give more and other text, or smaller --dims.") from error
     for block in sample:
         embedded = EmbeddedBlock.load(block_path(directory, block))
         keys = reducer.reduce(embedded.vectors).astype(np.float16)
@@ -99,7 +104,7 @@ class Indexer:
                 embedded.top_tokens.astype(np.int64),
                 embedded.top_probabilities,
             )
-        builder.build().save(path)
+        save_token_table(path, builder.build())
 
     def _entries(self) -> Iterator[tuple[Block, EntryTokens]]:
         spool = DocumentSpool(self.spool)

@@ -6,7 +6,8 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -14,9 +15,9 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from decoder_client.reducer import KeyReducer, check_dims
+from decoder_client.reducer import KeyReducer
 from dresd.identity import KeyRecipe, ModelIdentity
-from retriever_service.building.answers import write_answers
+from retriever_service.building.answers import AnswersFile, reserved
 from retriever_service.building.config import BuildConfig
 from retriever_service.building.document import Document
 from retriever_service.building.embed import EmbedWorker
@@ -26,7 +27,8 @@ from retriever_service.building.index import Indexer, fit_reducer
 from retriever_service.building.models import load_for_reading
 from retriever_service.building.plan import Plan, make_plan, prompt_blocks
 from retriever_service.building.progress import NoProgress, Progress, sum_of_counters
-from retriever_service.building.ray_jobs import RayJobs, attempt, connect, unwrap
+from retriever_service.building.ray_connection import connect
+from retriever_service.building.ray_jobs import RayJobs, attempt, unwrap
 from retriever_service.building.reading import Reading, add_document, read_documents, read_prompts
 from retriever_service.building.respond import RespondWorker, read_answers
 from retriever_service.building.spool import DocumentSpool, DocumentWriter
@@ -45,7 +47,8 @@ from retriever_service.datastore import (
 )
 from retriever_service.datastore.writer import MIN_DATASTORE_TO_CLUSTER
 
-# Lists searched within a next token, where its entries are split into lists at all: about the published trade-off.
+# Lists searched within a next token, where its entries are split into lists at all. A default nobody has tuned yet;
+# a request may ask for another number, and the manifest states the recall that this one gave.
 _NPROBE = 16
 _PACKAGES = ("dresd", "faiss-cpu", "faiss-gpu", "numpy", "ray", "torch", "transformers")
 
@@ -72,16 +75,14 @@ def build(config: BuildConfig, progress: Progress | None = None) -> Manifest:
 
 
 def _build(config: BuildConfig, progress: Progress) -> Manifest:
-    if config.answers_out is not None and not config.answers_out.parent.is_dir():
-        raise BuildError(f"'{config.answers_out.parent}' is no folder to write answers to. Make it first.")
-    with open_workspace(config.out) as workspace:
+    with open_workspace(config.out) as workspace, _answers_file(config) as answers:
         progress.say(f"Reading {', '.join(str(path) for path in config.corpus)} for {config.model}")
         target, reading = _read(config, workspace)
         _report_skipped(reading, target, progress, respond=config.respond)
         with connect(config.ray_address, config.workers) as jobs:
             stages = _Stages(config, workspace, target, jobs, progress)
             if config.respond:
-                stages.respond(reading)
+                stages.respond(reading, answers)
             if reading.split:
                 progress.say(
                     f"{_count(reading.split, 'document')} longer than the model's window of {target.max_length} "
@@ -93,24 +94,52 @@ def _build(config: BuildConfig, progress: Progress) -> Manifest:
     return manifest
 
 
+def _answers_file(config: BuildConfig) -> AbstractContextManager[AnswersFile | None]:
+    if config.answers_out is None:
+        return nullcontext()
+    return reserved(config.answers_out, corpus=config.corpus, datastore=config.out)
+
+
 def _read(config: BuildConfig, workspace: Workspace) -> tuple[_Target, Reading]:
     """Reads the corpus with the target's tokenizer; the model itself is dropped when this returns."""
     target = load_for_reading(config.model)
-    # Here rather than after hours of work.
-    check_dims(config.dims, hidden_size=target.hidden_size, num_samples=config.fit_tokens)
+    if config.dims > target.hidden_size:  # here rather than after hours of work
+        raise BuildError(
+            f"--dims is {config.dims}, but the model's hidden states have {target.hidden_size} dimensions. "
+            "Give that many at most."
+        )
     if config.respond:
         reading = read_prompts(config, target, workspace.scratch / "prompts", workspace.scratch / "prompts.jsonl")
+        _check_prompts(config, DocumentSpool(workspace.scratch / "prompts"))
     else:
         reading = read_documents(config, target, workspace.scratch / "documents")
-        _check_entries(config, DocumentSpool(workspace.scratch / "documents"), target.hidden_size)
-    return _Target(target.identity(), target.tokenizer, target.max_length), reading
+        _check_entries(config, DocumentSpool(workspace.scratch / "documents"))
+    identity = target.identity()
+    if Path(config.model).is_dir():  # where a builder keeps the model is nobody's business
+        identity = replace(identity, name=Path(config.model).absolute().name)
+    return _Target(identity, target.tokenizer, target.max_length), reading
 
 
-def _check_entries(config: BuildConfig, documents: DocumentSpool, hidden_size: int) -> None:
+def _check_prompts(config: BuildConfig, prompts: DocumentSpool) -> None:
+    """Refuses, before anything is answered, what cannot give enough entries."""
+    most = len(prompts) * config.max_new_tokens + (int(prompts.lengths.sum()) if config.prompt_keys else 0)
+    if most <= config.dims:
+        raise BuildError(
+            f"{_count(len(prompts), 'prompt')} with answers of at most {config.max_new_tokens} tokens give "
+            f"{most} hidden states at most, but keys of {config.dims} dimensions are fitted on at least "
+            f"{config.dims + 1}. Give more prompts, a greater --max-new-tokens, or smaller --dims."
+        )
+
+
+def _check_entries(config: BuildConfig, documents: DocumentSpool) -> None:
     entries = int(documents.entries.sum())
     if entries == 0:
-        raise BuildError("The corpus gives no entries: every document is empty or a single token.")
-    check_dims(config.dims, hidden_size=hidden_size, num_samples=min(entries, config.fit_tokens))
+        raise BuildError("The corpus gives no entries: every document is empty or a single token. Give longer texts.")
+    if entries <= config.dims:
+        raise BuildError(
+            f"The corpus gives {entries} hidden states, but keys of {config.dims} dimensions are fitted on at least "
+            f"{config.dims + 1}. Give more text, or smaller --dims."
+        )
 
 
 class _Stages:
@@ -133,8 +162,8 @@ class _Stages:
         folder.mkdir()
         return folder
 
-    def respond(self, reading: Reading) -> None:
-        """Lets the target answer the prompts; the answers become the documents."""
+    def respond(self, reading: Reading, file: AnswersFile | None) -> None:
+        """Lets the target answer the prompts; the answers become the documents, and a file of their own."""
         config = self._config
         prompts = DocumentSpool(self._scratch / "prompts")
         blocks = prompt_blocks(prompts.lengths)
@@ -159,9 +188,9 @@ class _Stages:
             for number, answer in enumerate(answers):
                 document = Document.of(prompts[number].tokens.tolist(), answer, prompt_keys=config.prompt_keys)
                 add_document(document, self._target.max_length, writer, reading)
-        if config.answers_out is not None:
-            write_answers(config.answers_out, self._answered(prompts, answers), self._target.decode)
-        _check_entries(config, DocumentSpool(self._scratch / "documents"), self._target.identity.hidden_size)
+        if file is not None:
+            file.write(self._answered(prompts, answers), self._target.decode)
+        _check_entries(config, DocumentSpool(self._scratch / "documents"))
 
     def _answered(
         self, prompts: DocumentSpool, answers: list[list[int]]

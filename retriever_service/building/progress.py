@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -34,7 +35,7 @@ class NoProgress:
 
 
 class TerminalProgress:
-    """Lines on stderr, and bars there if it is a terminal."""
+    """Lines on stderr, and bars there if it is a terminal; else a line where a stage begins and one where it ends."""
 
     def say(self, line: str) -> None:
         """Prints the line."""
@@ -43,11 +44,14 @@ class TerminalProgress:
     @contextmanager
     def stage(self, name: str, total: int, unit: str, done: Callable[[], int]) -> Iterator[None]:
         """Shows a bar that follows `done`."""
+        if not sys.stderr.isatty():
+            self.say(f"{name}: {total:,} {unit}")
+            started = time.monotonic()
+            yield
+            self.say(f"{name} done: {done():,} of {total:,} {unit} in {time.monotonic() - started:.1f} s")
+            return
         from tqdm import tqdm
 
-        if not sys.stderr.isatty():
-            yield
-            return
         finished = threading.Event()
         with tqdm(total=total, desc=name, unit=f" {unit}", unit_scale=total >= 10_000, file=sys.stderr) as bar:
 

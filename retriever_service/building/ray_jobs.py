@@ -6,12 +6,7 @@ prints its traceback. Nothing is tried again: what kills a worker (usually a lac
 
 from __future__ import annotations
 
-import logging
-import os
 import re
-import signal
-import socket
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -20,13 +15,10 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from decoder_client.errors import DecoderError
-from retriever_service.building.errors import BuildError, os_error_sentence
+from retriever_service.building.errors import BuildError, first_line, os_error_sentence
 from retriever_service.datastore import DatastoreError
 
-# Only counts and sentences pass through Ray's object store.
-_OBJECT_STORE_BYTES = 128 << 20
 _CORES_PER_WORKER = 4
-_CONNECT_TIMEOUT_S = 10
 
 Result = TypeVar("Result")
 Block = TypeVar("Block", contravariant=True)
@@ -74,19 +66,35 @@ class Pool:
         threads: cores each may use.
         gpus: of each, 0 or 1.
         cpus: logical cores each reserves of Ray.
+        memory: bytes that Ray counts for all of them, 0 if it does not say.
     """
 
     workers: int
     threads: int
     gpus: int
     cpus: float
+    memory: float = 0.0
 
     @classmethod
-    def plan(cls, cpus: float, gpus: float, workers: int | None) -> Pool:
+    def plan(cls, cpus: float, gpus: float, workers: int | None, memory: float = 0.0) -> Pool:
         """One worker a GPU; without GPUs one for every 4 cores, because a copy uses several cores well."""
         count = workers or int(gpus) or max(1, int(cpus) // _CORES_PER_WORKER)
         # Reserving less than all cores keeps Ray's own light stages from starving.
-        return cls(count, max(1, int(cpus) // count), 1 if gpus >= count else 0, min(1.0, cpus / (2 * count)))
+        return cls(count, max(1, int(cpus) // count), 1 if gpus >= count else 0, min(1.0, cpus / (2 * count)), memory)
+
+    @property
+    def memory_hint(self) -> str:
+        """How much memory there was, and what needs less."""
+        found = f"{self.memory / 2**30:.1f} GiB" if self.memory else "too little"
+        fewer = (
+            f"fewer --workers than {self.workers}, each of which holds a copy of the model"
+            if self.workers > 1
+            else "a smaller model (this build held one copy of it, the least)"
+        )
+        return (
+            f"Was there not enough memory? Ray found {found} free. Use {fewer}; where the model answers, a smaller "
+            "--max-new-tokens; where the index is made, more --partitions; or a machine with more memory."
+        )
 
 
 class RayJobs:
@@ -116,7 +124,7 @@ class RayJobs:
         if not blocks:
             return 0
         arguments = {**arguments, "threads": self.pool.threads}
-        with _errors_in_one_sentence(), warnings.catch_warnings():
+        with self._errors_in_one_sentence(), warnings.catch_warnings():
             # The only way to say max_restarts; a named parameter comes with the release that removes this one.
             warnings.filterwarnings("ignore", message=".*ray_remote_args.*")
             done = ray.data.from_items(
@@ -146,12 +154,25 @@ class RayJobs:
         import ray
 
         remote = ray.remote(num_cpus=min(1.0, self.pool.cpus), max_retries=0, retry_exceptions=False)(attempt)
-        with _errors_in_one_sentence():
+        with self._errors_in_one_sentence():
             running = {remote.remote(task): number for number, task in enumerate(tasks)}
             while running:
                 (ended,), _ = ray.wait(list(running), num_returns=1)
                 outcome: Result | Failure = ray.get(ended)
                 yield running.pop(ended), unwrap(outcome)
+
+    @contextmanager
+    def _errors_in_one_sentence(self) -> Iterator[None]:
+        import ray.exceptions
+
+        try:
+            yield
+        except ray.exceptions.RayTaskError as error:
+            # Of chained exceptions only the text survives the way here; the first is the one that began it.
+            causes = re.findall(r"^[A-Za-z_][\w.]*(?:: .*)?$", str(error), re.MULTILINE)
+            raise BuildError(f"A worker failed with {causes[0] if causes else first_line(error)}") from error
+        except ray.exceptions.RayError as error:
+            raise BuildError(f"A worker process died: {first_line(error)} {self.pool.memory_hint}") from error
 
 
 class _PoolActor:
@@ -173,78 +194,3 @@ class _PoolActor:
         if self._worker is None:
             self._worker = self._kind(**self._arguments)
         return self._worker(block)
-
-
-@contextmanager
-def connect(address: str | None, workers: int | None) -> Iterator[RayJobs]:
-    """Ray for the time of a build: the cluster at `address`, the one this process already uses, or one of its own.
-
-    Raises:
-        BuildError: nothing answers at `address`.
-    """
-    if address is not None:
-        _check_reachable(address)
-    # Read when Ray is imported or started: no report to its makers, no warnings about itself.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    import ray
-    import ray.data
-
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    context.actor_task_retry_on_errors = False
-    context.actor_init_retry_on_errors = False
-    context.max_errored_blocks = 0
-    started_here = not ray.is_initialized()
-    if started_here:
-        on_sigterm = signal.getsignal(signal.SIGTERM)
-        own = {} if address else {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
-        try:
-            ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise BuildError(f"Cannot reach Ray at {address or 'this machine'!r}: {_first_line(error)}") from error
-        if threading.current_thread() is threading.main_thread():
-            # Ray's own handler aborts the process, so that nothing would be cleaned up.
-            signal.signal(signal.SIGTERM, on_sigterm)
-    try:
-        resources = ray.cluster_resources()
-        yield RayJobs(Pool.plan(resources.get("CPU", 1.0), resources.get("GPU", 0.0), workers))
-    finally:
-        if started_here:
-            ray.shutdown()
-
-
-@contextmanager
-def _errors_in_one_sentence() -> Iterator[None]:
-    import ray.exceptions
-
-    try:
-        yield
-    except ray.exceptions.RayTaskError as error:
-        # Of chained exceptions only the text survives the way here; the first is the one that began it.
-        causes = re.findall(r"^[A-Za-z_][\w.]*(?:: .*)?$", str(error), re.MULTILINE)
-        raise BuildError(f"A worker failed with {causes[0] if causes else _first_line(error)}") from error
-    except ray.exceptions.RayError as error:
-        raise BuildError(
-            f"A worker process died: {_first_line(error)} Was there not enough memory? Try fewer --workers."
-        ) from error
-
-
-def _check_reachable(address: str) -> None:
-    """Ray itself would try for minutes, and say so many times."""
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if not port.isdecimal():
-        return  # "auto" and the like
-    try:
-        socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S).close()
-    except (OSError, OverflowError) as error:
-        raise BuildError(
-            f"Nothing answers at --ray-address {address} ({error}). Start a cluster there, or leave the option out."
-        ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

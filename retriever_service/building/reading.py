@@ -102,5 +102,5 @@ def _records(corpus: tuple[Path, ...], reading: Reading) -> Iterator[Record]:
             yield record
         measured = FileRecord.of(path)
         reading.files.append(
-            CorpusFile(name=str(path), size=measured.size, sha256=measured.sha256, documents=reading.documents - before)
+            CorpusFile(name=path.name, size=measured.size, sha256=measured.sha256, documents=reading.documents - before)
         )

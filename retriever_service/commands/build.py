@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import signal
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 
+from dresd.command_line import UsageError
 from retriever_service.building.errors import BuildError
 from retriever_service.commands.output import CommandError, human_bytes, human_seconds
 
@@ -37,8 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     answers.add_argument(
         "--respond", action="store_true", help="let the model answer the prompts, and store its answers"
     )
-    answers.add_argument("--max-new-tokens", type=int, default=128, metavar="N", help="of an answer; default: 128")
-    answers.add_argument("--temperature", type=float, default=0.0, metavar="T", help="of an answer; default: 0, greedy")
+    # No defaults, so that options without --respond are noticed.
+    answers.add_argument("--max-new-tokens", type=int, metavar="N", help="of an answer, at most; default: 128")
+    answers.add_argument("--temperature", type=float, metavar="T", help="of an answer; default: 0, greedy")
     answers.add_argument(
         "--answers-out", type=Path, metavar="FILE", help="also write the answers here, as a corpus .jsonl"
     )
@@ -55,9 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Builds, and prints a summary to stdout."""
-    # What stops a container must not leave gigabytes behind.
-    signal.signal(signal.SIGTERM, _leave)
-    from retriever_service.building.config import BuildConfig
+    answering = {name: getattr(arguments, name) for name in ("max_new_tokens", "temperature", "answers_out")}
+    given = {name: value for name, value in answering.items() if value is not None}
+    if given and not arguments.respond:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(f"{names}: only where the model answers. Add --respond, or leave it out.")
+    from retriever_service.building.config import BuildConfig, ConfigError
     from retriever_service.building.job import build
     from retriever_service.building.progress import TerminalProgress
 
@@ -73,16 +76,16 @@ def run(arguments: argparse.Namespace) -> int:
             continuation_length=arguments.continuation,
             prompt_keys=arguments.prompt_keys,
             respond=arguments.respond,
-            max_new_tokens=arguments.max_new_tokens,
-            temperature=arguments.temperature,
             seed=arguments.seed,
-            answers_out=arguments.answers_out,
             fit_tokens=arguments.fit_tokens,
             workers=arguments.workers,
             ray_address=arguments.ray_address,
-            command=shlex.join(["dresd-retriever", *sys.argv[1:]]),
+            command=shlex.join(["dresd-retriever", *_without_folders(sys.argv[1:], arguments)]),
+            **given,
         )
         manifest = build(config, TerminalProgress())
+    except ConfigError as error:
+        raise UsageError(str(error)) from error
     except BuildError as error:
         raise CommandError(str(error)) from error
     segments = [segment for partition in manifest.partitions for segment in partition.segments]
@@ -111,5 +114,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+def _without_folders(typed: list[str], arguments: argparse.Namespace) -> list[str]:
+    """The command line with the last component of every path: where a builder keeps its files is nobody's business."""
+    paths = {*arguments.corpus, arguments.out, arguments.answers_out}
+    if Path(arguments.model).is_dir():
+        paths.add(Path(arguments.model))
+
+    def shortened(argument: str) -> str:
+        option, equals, value = argument.rpartition("=") if argument.startswith("--") else ("", "", argument)
+        path = Path(value)
+        return f"{option}{equals}{path.name or value}" if path in paths else argument
+
+    return [shortened(argument) for argument in typed]

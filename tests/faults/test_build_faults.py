@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from retriever_service.datastore import Datastore, DatastoreError
-from tests.support.building import retriever_command, start_retriever, write_corpus
+from tests.support.building import ended_within, retriever_command, start_retriever, write_corpus
 from tests.support.models import save_tiny_model
 
 
@@ -30,18 +30,10 @@ def hidden(folder: Path) -> list[Path]:
 
 def wait_until_embedding(process: subprocess.Popen[str], folder: Path) -> None:
     """Returns in the middle of the build, when the first block has been embedded."""
-    while not _ended_within(process, 0.1):
+    while not ended_within(process, 0.1):
         if any(folder.glob(".store.building-*/embedded/*.safetensors")):
             return
     pytest.fail(f"the build ended early: {process.communicate()[1]}")
-
-
-def _ended_within(process: subprocess.Popen[str], seconds: float) -> bool:
-    try:
-        process.wait(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
 
 
 def test_a_killed_build_leaves_no_datastore_and_the_next_build_cleans_up(model: Path, tmp_path: Path) -> None:
@@ -60,7 +52,7 @@ def test_a_killed_build_leaves_no_datastore_and_the_next_build_cleans_up(model: 
     assert hidden(tmp_path) == []
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_stopped_build_leaves_nothing(number: signal.Signals, code: int, model: Path, tmp_path: Path) -> None:
     # Enough that much is left to do after the first block, even when this process is slow to see it.
     process = start_retriever(*arguments(model, tmp_path, times=400))
@@ -90,6 +82,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(model: Path, tmp_path: P
     ended = subprocess.run([*unshare, "sh", "-c", script, disk, *command], capture_output=True, text=True, check=False)
     assert ended.returncode == 1, ended.stderr
     assert ended.stdout == ""
-    errors = [line for line in ended.stderr.splitlines() if not line.startswith("Reading ")]
+    errors = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
     assert errors[0].startswith("error: No space left on the disk")
+    assert "Traceback" not in ended.stderr

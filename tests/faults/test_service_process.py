@@ -34,7 +34,7 @@ def failure_of(server: ServerProcess) -> str:
     return errors
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_gracefully(built: BuiltDatastore, number: signal.Signals):
     with ServerProcess(built.path) as server:
         address = server.ready()
@@ -52,6 +52,32 @@ def test_a_signal_ends_it_gracefully(built: BuiltDatastore, number: signal.Signa
         code, output, errors = server.finish()
     assert (code, output) == (0, ""), errors
     assert "Traceback" not in errors
+
+
+def test_callers_that_leave_with_answers_unread_are_no_faults(built: BuiltDatastore):
+    big = request_for(
+        built.entries.keys[:256], built.entries.next_tokens[:256].tolist(), neighbors=1000, max_nodes=1000
+    )
+    small = request_for(built.entries.keys[:1], built.entries.next_tokens[:1].tolist())
+    with ServerProcess(built.path, "--search-threads", "1") as server:
+        address = server.ready()
+        with grpc.insecure_channel(address) as channel:
+            stub = pb_grpc.RetrieverStub(channel)
+            for _ in range(3):
+                with OpenStream(address) as leaving:
+                    for request_id in range(40):
+                        leaving.send(request_id, big)
+                    # One thread, first come first served: these are answered after what the other has sent so far, by
+                    # when it has more answers waiting than fit into the connection.
+                    for _ in range(45):
+                        stub.Retrieve(small, timeout=PATIENCE_S)
+                    leaving.call.cancel()
+            assert len(stub.Retrieve(small, timeout=PATIENCE_S).trees) == 1
+        server.send(signal.SIGTERM)
+        code, _, errors = server.finish()
+    assert code == 0
+    assert "Traceback" not in errors
+    assert "ERROR" not in errors
 
 
 LOADS_FOR_EVER = """
@@ -107,9 +133,23 @@ def test_an_unknown_partition(built: BuiltDatastore):
         assert "9" in failure_of(server)
 
 
-def test_an_address_that_is_none(built: BuiltDatastore):
-    with ServerProcess(built.path, listen="nowhere") as server:
+@pytest.mark.parametrize("listen", ["nowhere", "x" * 300 + ":1", "a b:1"])
+def test_an_address_that_is_none(built: BuiltDatastore, listen: str):
+    with ServerProcess(built.path, listen=listen) as server:
         assert "HOST:PORT" in failure_of(server)
+
+
+@pytest.mark.parametrize("host", ["x" * 64 + ".example", "a..b", ".", "[localhost", "no-such-host.invalid"])
+def test_a_host_that_is_none(built: BuiltDatastore, host: str):
+    with ServerProcess(built.path, listen=f"{host}:0") as server:
+        assert "cannot listen on" in failure_of(server)
+
+
+@pytest.mark.parametrize("option", ["--search-threads", "--queue-size"])
+@pytest.mark.parametrize("number", ["0", "-1", "100000000000000000000"])
+def test_an_option_out_of_range(built: BuiltDatastore, option: str, number: str):
+    with ServerProcess(built.path, option, number) as server:
+        assert f"{option.strip('-').replace('-', '_')} is {number}; it must be 1 to " in failure_of(server)
 
 
 @pytest.mark.parametrize("spoil", ["truncated", "corrupt", "missing"])

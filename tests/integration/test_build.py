@@ -18,7 +18,7 @@ from retriever_service.building.config import BuildConfig
 from retriever_service.building.errors import BuildError
 from retriever_service.building.job import build
 from retriever_service.building.progress import NoProgress
-from retriever_service.building.ray_jobs import connect
+from retriever_service.building.ray_connection import connect
 from retriever_service.datastore import Datastore, Manifest, verify
 from tests.support.building import QUESTIONS, write_corpus
 from tests.support.models import ARCHITECTURES, LARGE_VOCABULARY_OFFSET, save_tiny_model
@@ -116,7 +116,7 @@ def test_the_token_table_holds_what_the_model_finds_likely(model_of: Callable[[s
     ids = torch.arange(5, 20)[None]
     expected = target.logits(target.hidden_states(ids, torch.ones_like(ids))[0]).softmax(-1)
     table = Datastore.open(tmp_path / "store").token_table
-    tokens, probabilities = table.lookup(np.array([PAD]), np.array([9]))
+    tokens, probabilities, _ = table.lookup(np.array([PAD]), np.array([9]))
     best = expected[4].topk(8)
     assert tokens[0].tolist() == best.indices.tolist()
     np.testing.assert_allclose(probabilities[0], best.values.numpy(), atol=2e-3)

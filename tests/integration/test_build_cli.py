@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from retriever_service.cli import main
+from retriever_service.datastore import read_manifest
 from tests.support.building import start_retriever, write_corpus
 from tests.support.models import save_tiny_model
 
@@ -22,15 +25,24 @@ def test_build_inspect_and_verify(model: Path, tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "model").symlink_to(model)
     # Relative paths, of a model in a folder with a space in its name.
     arguments = ["build", "--model", "model", "--corpus", "corpus.jsonl", "--out", "store", "--dims", "8"]
-    process = start_retriever(*arguments, "--partitions", "2", "--json", cwd=tmp_path)
-    output, errors = process.communicate()
+    with TemporaryDirectory(prefix="r") as ray_folder:
+        process = start_retriever(*arguments, "--partitions", "2", "--json", cwd=tmp_path, ray_folder=Path(ray_folder))
+        output, errors = process.communicate()
+        assert [path.name for path in Path(ray_folder, "ray").iterdir()] == []
     assert process.returncode == 0, errors
     summary = json.loads(output)
     assert summary["documents"] == 4
     assert summary["partitions"] == 2
     assert summary["recall"] > 0.9
     # Nothing but what we say ourselves: no log of Ray, no warning of a library, no bar that is not on a terminal.
-    assert errors.splitlines() == ["Reading corpus.jsonl for model"]
+    stages = [re.sub(r"[\d,]+( of [\d,]+)?( \w+)( in .*)?", r"N\2", line) for line in errors.splitlines()]
+    assert stages == [
+        "Reading corpus.jsonl for model",
+        "Embedding: N tokens",
+        "Embedding done: N tokens",
+        "Indexing: N parts",
+        "Indexing done: N parts",
+    ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "model", "store"]
 
     store = str(tmp_path / "store")
@@ -42,7 +54,7 @@ def test_build_inspect_and_verify(model: Path, tmp_path: Path, capsys: pytest.Ca
     shown = capsys.readouterr().out
     assert summary["build_id"] in shown
     assert "corpus.jsonl: 4 documents" in shown
-    assert "--partitions 2 --json" in shown
+    assert shown.rstrip().endswith("--dims 8 --partitions 2 --json")
     assert main(["verify", store, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["entries"] == summary["entries"]
 
@@ -51,20 +63,36 @@ def test_build_inspect_and_verify(model: Path, tmp_path: Path, capsys: pytest.Ca
     assert "reducer.safetensors" in one_sentence(capsys)
 
 
+def test_the_manifest_tells_nothing_of_the_builders_folders(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    corpus = write_corpus(tmp_path / "private" / "corpus.jsonl")
+    paths = ["--model", model, "--corpus", corpus, f"--out={tmp_path / 'private' / 'store'}"]
+    answers = ["--respond", "--answers-out", tmp_path / "private" / "answers.jsonl", "--max-new-tokens", "9"]
+    process = start_retriever("build", *paths, *answers, "--dims", "4")
+    assert process.wait() == 0, process.communicate()[1]
+    manifest = read_manifest(tmp_path / "private" / "store")
+    assert [file.name for file in manifest.corpus.files] == ["corpus.jsonl"]
+    assert manifest.model.name == "tiny gpt2"
+    assert manifest.command == (
+        "dresd-retriever build --model 'tiny gpt2' --corpus corpus.jsonl --out=store "
+        "--respond --answers-out answers.jsonl --max-new-tokens 9 --dims 4"
+    )
+
+
 def one_sentence(capsys: pytest.CaptureFixture[str]) -> str:
     """What an error printed, without what was said before: one line."""
     captured = capsys.readouterr()
     assert captured.out == ""
-    errors = [line for line in captured.err.splitlines() if not line.startswith("Reading ")]
+    errors = [line for line in captured.err.splitlines() if not line.startswith(("Reading ", "Answering"))]
     assert len(errors) == 1, captured.err
     assert errors[0].startswith("error: ")
     return errors[0]
 
 
-def refused(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def refused(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[str], *, code: int = 1) -> str:
     """The sentence with which a build ends that leaves everything as it was."""
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    assert main(["build", *arguments]) == 1
+    assert main(["build", *arguments]) == code
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
     return one_sentence(capsys)
 
@@ -77,7 +105,8 @@ def refused(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[st
         ('{"text": "a"}\n{"tex', [], "corpus.jsonl', line 2"),
         ('{"prompt": "a"}', [], "line 1: the prompt has no answer"),
         ('{"text": "a"}', [], "gives no entries"),
-        ('{"text": "abc"}', [], "2 hidden states are too few"),
+        ('{"text": "abc"}', [], "gives 2 hidden states, but keys of 8 dimensions are fitted on at least 9"),
+        ('{"prompt": "a"}', ["--respond", "--max-new-tokens", "8"], "1 prompt with answers of at most 8 tokens give 8"),
         ('{"text": "abc"}', ["--respond"], "a text is no prompt"),
     ],
 )
@@ -99,25 +128,37 @@ def test_a_corpus_that_cannot_be_used_is_refused(
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--dims", "33"], "33 dimensions cannot be made of hidden states of 32"),
-        (["--dims", "0"], "must be at least 1"),
-        (["--partitions", "0"], "must be at least 1"),
-        (["--codec", "zip"], "no codec 'zip'"),
-        (["--respond", "--temperature", "-1"], "temperature"),
-        (["--seed", "-1"], "seed"),
-        (["--fit-tokens", "8"], "too few"),
-        (["--answers-out", "x.jsonl"], "--respond"),
+        (["--dims", "33"], "hidden states have 32 dimensions"),
         (["--respond", "--answers-out", "nowhere/x.jsonl"], "no folder to write answers to"),
         (["--model", "./no/where"], "./no/where"),
         (["--ray-address", "127.0.0.1:1"], "Nothing answers at --ray-address 127.0.0.1:1"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_refused(
+def test_an_option_that_does_not_fit_is_refused(
     options: list[str], complaint: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = write_corpus(tmp_path / "corpus.jsonl")
     arguments = ["--model", str(model), "--corpus", str(corpus), "--out", str(tmp_path / "store"), "--dims", "8"]
     assert complaint in refused([*arguments, *options], tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--dims", "0"], "--dims is 0"),
+        (["--codec", "zip"], "no codec 'zip'"),
+        (["--respond", "--temperature", "-1"], "--temperature is -1"),
+        (["--max-new-tokens", "128"], "--max-new-tokens: only where the model answers"),
+        (["--temperature", "0"], "--temperature: only where the model answers"),
+        (["--answers-out", "x.jsonl"], "--answers-out: only where the model answers"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_wrong_usage(
+    options: list[str], complaint: str, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = write_corpus(tmp_path / "corpus.jsonl")
+    arguments = ["--model", str(model), "--corpus", str(corpus), "--out", str(tmp_path / "store"), "--dims", "8"]
+    assert complaint in refused([*arguments, *options], tmp_path, capsys, code=2)
 
 
 def test_something_at_the_datastores_place_is_kept(

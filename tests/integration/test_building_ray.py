@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 
 from retriever_service.building.errors import BuildError
-from retriever_service.building.ray_jobs import Pool, RayJobs, connect
+from retriever_service.building.ray_connection import connect
+from retriever_service.building.ray_jobs import Pool, RayJobs
 from tests.support.building import FailingWorker
 
 
@@ -28,7 +29,7 @@ def test_every_block_is_worked_on_once(jobs: RayJobs) -> None:
     [
         ("full disk", "No space left on the disk while writing 'some/file'"),
         ("bug", "A worker failed with ZeroDivisionError: division by nothing"),
-        ("killed", "A worker process died"),
+        ("killed", r"A worker process died: .* Ray found \d+\.\d GiB free. Use a smaller model .* --max-new-tokens"),
     ],
 )
 def test_a_failing_worker_ends_the_stage_with_a_sentence(
@@ -74,3 +75,15 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
 )
 def test_the_pool_fits_the_machine(cpus: float, gpus: float, workers: int | None, expected: Pool) -> None:
     assert Pool.plan(cpus, gpus, workers) == expected
+
+
+@pytest.mark.parametrize(
+    ("workers", "memory", "told"),
+    [
+        (1, 3 * 2**30, "Ray found 3.0 GiB free. Use a smaller model"),
+        (4, 2**29, "Ray found 0.5 GiB free. Use fewer --workers than 4"),
+        (4, 0, "Ray found too little free."),
+    ],
+)
+def test_the_hint_says_how_much_memory_there_was_and_what_needs_less(workers: int, memory: int, told: str) -> None:
+    assert told in Pool(workers, threads=1, gpus=0, cpus=1.0, memory=memory).memory_hint

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from retriever_service.building.errors import BuildError
+from retriever_service.building.workspace import open_workspace
 
 QUESTIONS = [
     ("How do I reverse a list?", "Call reverse() on the list."),
@@ -31,17 +32,47 @@ def retriever_command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "retriever_service.cli", *map(str, arguments)]
 
 
-def start_retriever(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Popen[str]:
-    """`dresd-retriever` as a process of its own, output captured, that can be interrupted."""
-    # A shell that starts the tests in the background makes them, and so their children, ignore interrupts.
+def start_retriever(
+    *arguments: str | Path, cwd: Path | None = None, ray_folder: Path | None = None
+) -> subprocess.Popen[str]:
+    """`dresd-retriever` as a process of its own, output captured, that can be interrupted.
+
+    Ray keeps its sockets under `ray_folder`, whose name must be short; None leaves it Ray's usual one.
+    """
+    # A shell that starts the tests in the background makes them, and so their children, ignore interrupts; nohup
+    # does so with a closing terminal.
     return subprocess.Popen(
         retriever_command(*arguments),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=cwd,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        env=os.environ if ray_folder is None else {**os.environ, "RAY_TMPDIR": str(ray_folder)},
+        preexec_fn=_hear_signals,
     )
+
+
+def ended_within(process: subprocess.Popen[str], seconds: float) -> bool:
+    """Waits for a process at most so long."""
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _hear_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def open_and_tell(out: str) -> None:
+    """Opens a workspace for `out` and prints with what sentence it is refused."""
+    try:
+        with open_workspace(Path(out)):
+            print("opened")
+    except BuildError as error:
+        print(error)
 
 
 class FailingWorker:

@@ -124,7 +124,7 @@ def test_what_the_model_cannot_encode_is_named() -> None:
 def test_a_conversation_that_the_template_refuses_is_named() -> None:
     model = target(template="{{ raise_exception('roles must alternate') }}")
     for record in (PromptRecord("line 7", "a", "b"), ChatRecord("line 7", (("user", "a"), ("assistant", "b")))):
-        with pytest.raises(BuildError, match=r"line 7: .*template refuses.*roles must alternate"):
+        with pytest.raises(BuildError, match=r"line 7: .*template.*roles must alternate"):
             DocumentEncoder(model).documents(record)
-        with pytest.raises(BuildError, match=r"line 7: .*template refuses"):
+        with pytest.raises(BuildError, match=r"line 7: .*template.*roles must alternate"):
             DocumentEncoder(model).prompt(record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow
@@ -82,6 +83,17 @@ def test_a_txt_file_is_one_document(tmp_path: Path) -> None:
         ('{"prompt_ids": [1, "2"]}', "'prompt_ids' must be a list of token ids"),
         ('{"prompt_ids": [1, true]}', "'prompt_ids' must be a list of token ids"),
         ('{"prompt_ids": [1], "response_ids": [-1]}', "'response_ids' must be a list of token ids"),
+        ('{"prompt_ids": [1.0]}', "'prompt_ids' must be a list of token ids"),
+        ('{"prompt_ids": [2147483648]}', r"whole numbers in 0\.\.2147483647"),
+        ('{"prompt_ids": "12"}', "'prompt_ids' must be a list of token ids"),
+        ('{"prompt_ids": [' + "9" * 5000 + "]}", "not JSON that can be read|whole numbers in"),
+        ('{"text": "a", "more": ' + "[" * 200_000 + "]" * 200_000 + "}", "nested too deeply"),
+        ('{"text": ' + '{"a":' * 200_000 + "1" + "}" * 200_001, "nested too deeply"),
+        (r'{"text": "\ud800"}', "field 'text' has half of a surrogate pair"),
+        (r'{"prompt": "a\udfff"}', "field 'prompt' has half of a surrogate pair"),
+        (r'{"prompt": "a", "response": "\ud800\ud800"}', "field 'response' has half of a surrogate pair"),
+        (r'{"messages": [{"role": "user", "content": "\udc00"}]}', "a message has half of a surrogate pair"),
+        (r'{"messages": [{"role": "\udc00", "content": "a"}]}', "a role has half of a surrogate pair"),
         ('{"messages": []}', "at least one message"),
         ('{"messages": [{"role": "user"}]}', "'role' and a 'content'"),
         ('{"messages": [{"role": "user", "content": [{"type": "text"}]}]}', "'role' and a 'content'"),
@@ -99,6 +111,35 @@ def test_a_line_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     path.write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n')
     with pytest.raises(BuildError, match=r"line 2: not UTF-8"):
         list(read_corpus_file(path))
+
+
+def test_a_row_of_parquet_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.parquet"
+    texts = pyarrow.array([b"fine"] * 1500 + [b"\xff"] + [b"fine"] * 9, pyarrow.binary()).cast(pyarrow.binary())
+    strings = pyarrow.StringArray.from_buffers(len(texts), texts.buffers()[1], texts.buffers()[2])
+    pyarrow.parquet.write_table(pyarrow.table({"text": strings}), path)
+    with pytest.raises(BuildError, match=r"corpus.parquet', row 1501: not UTF-8"):
+        list(read_corpus_file(path))
+
+
+@pytest.mark.parametrize("cut", [0.1, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize("how", ["cut off", "overwritten"])
+def test_a_damaged_parquet_file_is_named(cut: float, how: str, tmp_path: Path) -> None:
+    path = tmp_path / "corpus.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": [f"text {number}" for number in range(5000)]}), path)
+    content = path.read_bytes()
+    at = int(cut * len(content))
+    path.write_bytes(content[:at] + (b"\xff" * 64 + content[at + 64 :] if how == "overwritten" else b""))
+    with pytest.raises(BuildError) as caught:
+        list(read_corpus_file(path))
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".txt", ".parquet"])
+def test_a_pipe_is_refused_instead_of_waited_for(ending: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"pipe{ending}")
+    with pytest.raises(BuildError, match="a device or a pipe"):
+        list(read_corpus_file(tmp_path / f"pipe{ending}"))
 
 
 def test_a_malformed_row_of_parquet_is_named(tmp_path: Path) -> None:

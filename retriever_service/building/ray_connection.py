@@ -1,0 +1,122 @@
+"""Ray for the time of a build: started and stopped, or joined, without a trace of it on the terminal or the disk.
+
+Knows nothing of what runs on Ray.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from retriever_service.building.errors import BuildError, first_line
+from retriever_service.building.ray_jobs import Pool, RayJobs
+from retriever_service.building.signals import signals_held
+
+# Only counts and sentences pass through Ray's object store.
+_OBJECT_STORE_BYTES = 128 << 20
+_CONNECT_TIMEOUT_S = 10
+
+
+@contextmanager
+def connect(address: str | None, workers: int | None) -> Iterator[RayJobs]:
+    """Ray for the time of a build: the cluster at `address`, the one this process already uses, or one of its own.
+
+    Signals that come while Ray starts or stops are acted on when it has.
+
+    Raises:
+        BuildError: nothing answers at `address`, or Ray does not start here.
+    """
+    if address is not None:
+        _check_reachable(address)
+    with signals_held():  # interrupted imports of compiled modules end in errors of their own
+        _import_quietly()
+    import ray
+
+    with nullcontext() if ray.is_initialized() else _started(address):
+        found = ray.cluster_resources()
+        yield RayJobs(Pool.plan(found.get("CPU", 1.0), found.get("GPU", 0.0), workers, found.get("memory", 0.0)))
+
+
+def _import_quietly() -> None:
+    # Read when Ray is imported or started: no report to its makers, no warnings about itself, and no handler of
+    # signals that aborts this process, so that nothing would be cleaned up.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
+    import ray
+    import ray.data
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.actor_task_retry_on_errors = False
+    context.actor_init_retry_on_errors = False
+    context.max_errored_blocks = 0
+
+
+@contextmanager
+def _started(address: str | None) -> Iterator[None]:
+    # In a thread of its own, because in the main thread Ray replaces the handler of SIGTERM. The thread lives as long
+    # as Ray: its processes are made to die with the thread that started them.
+    session: Path | None = None
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray") as thread:
+        try:
+            with signals_held():
+                session = thread.submit(_start, address).result()
+            yield
+        finally:
+            with signals_held():
+                thread.submit(_stop).result()
+                if session is not None:
+                    _remove_session(session)
+
+
+def _start(address: str | None) -> Path | None:
+    """Starts or joins Ray; returns the folder of the session if it is ours."""
+    import ray
+
+    own = {} if address else {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+    try:
+        context = ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise BuildError(
+            f"Cannot reach Ray at {address!r}: {first_line(error)} Is the cluster of the same Ray version?"
+            if address
+            else f"Ray does not start on this machine: {first_line(error)} Is there memory and disk left?"
+        ) from error
+    return None if address else Path(str(context.address_info["session_dir"]))
+
+
+def _stop() -> None:
+    import ray
+
+    ray.shutdown()
+
+
+def _remove_session(session: Path) -> None:
+    """Removes the logs and sockets of a session that has ended, which Ray keeps for ever."""
+    shutil.rmtree(session, ignore_errors=True)
+    latest = session.with_name("session_latest")
+    if latest.is_symlink() and not latest.exists():
+        latest.unlink(missing_ok=True)
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself would try for minutes, and say so many times."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not port.isdecimal():
+        return  # "auto" and the like
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S).close()
+    except (OSError, OverflowError) as error:
+        raise BuildError(
+            f"Nothing answers at --ray-address {address} ({error}). Start a cluster there, or leave the option out."
+        ) from error

@@ -1,0 +1,52 @@
+"""Options of a build that make no sense are refused before anything is loaded, by the name they have on a terminal."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from retriever_service.building.config import BuildConfig, ConfigError
+
+GIVEN = {"model": "m", "corpus": (Path("c.jsonl"),), "out": Path("store")}
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "low", "high"),
+    [
+        ("dims", "--dims", 1, None),
+        ("partitions", "--partitions", 1, 4096),
+        ("continuation_length", "--continuation", 1, 256),
+        ("max_new_tokens", "--max-new-tokens", 1, 1_000_000),
+        ("seed", "--seed", 0, 2**32 - 1),
+        ("workers", "--workers", 1, 1024),
+    ],
+)
+def test_a_number_out_of_bounds_is_named_with_its_bounds(name: str, option: str, low: int, high: int | None) -> None:
+    for allowed in (low, high):
+        if allowed is not None:
+            assert getattr(BuildConfig(**GIVEN, **{name: allowed}), name) == allowed  # type: ignore[arg-type]
+    for refused in (low - 1, -(10**30), 10**30 if high is None else high + 1):
+        with pytest.raises(ConfigError, match=rf"{option} is {refused}, but must lie in {low}\.\."):
+            BuildConfig(**GIVEN, **{name: refused})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("temperature", [-1.0, 1e-40, 1e40, math.nan, math.inf])
+def test_a_temperature_that_no_answer_can_be_drawn_at_is_refused(temperature: float) -> None:
+    with pytest.raises(ConfigError, match="--temperature"):
+        BuildConfig(**GIVEN, respond=True, temperature=temperature)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"codec": "zip"}, "no codec 'zip'. Choose one of"),
+        ({"dims": 64, "fit_tokens": 64}, "--fit-tokens 64 are too few"),
+        ({"answers_out": Path("x.jsonl")}, "Add --respond"),
+        ({"corpus": ()}, "No corpus"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        BuildConfig(**{**GIVEN, **options})  # type: ignore[arg-type]
