@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retriever_service.commands.output import CommandError, human_bytes
+from retriever_service.echo import printable
 
 if TYPE_CHECKING:
     from retriever_service.datastore import Inspection, Manifest
@@ -33,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(asdict(inspection), indent=1))
     else:
-        print("\n".join(_lines(inspection, manifest)))
+        print("\n".join(map(printable, _lines(inspection, manifest))))
     return 0
 
 

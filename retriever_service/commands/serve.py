@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from retriever_service.commands.output import CommandError
+from retriever_service.echo import quoted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,4 +44,4 @@ def _numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(number) for number in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"numbers with commas between them are expected, not {text!r}") from None
+        raise argparse.ArgumentTypeError(f"numbers with commas between them are expected, not {quoted(text)}") from None

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from retriever_service.commands.output import CommandError, human_bytes
+from retriever_service.echo import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(asdict(report), indent=1))
     else:
         print(
-            f"{report.path}: {report.files} files ({human_bytes(report.bytes)}) and {report.entries:,} entries in "
-            f"{report.partitions} partitions are as they were built; "
+            f"{printable(report.path)}: {report.files} files ({human_bytes(report.bytes)}) and "
+            f"{report.entries:,} entries in {report.partitions} partitions are as they were built; "
             f"{report.self_recall:.1%} of {report.sampled:,} sampled keys found themselves"
         )
     return 0

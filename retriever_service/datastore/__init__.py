@@ -3,9 +3,11 @@
 from retriever_service.datastore.codecs import CODECS
 from retriever_service.datastore.entries import EntryBatch
 from retriever_service.datastore.errors import DatastoreError
+from retriever_service.datastore.fields import MAX_NPROBE
 from retriever_service.datastore.inspection import Inspection, PartitionInspection, TokenSkew, TokenWeight, inspect
 from retriever_service.datastore.layout import segment_directory
 from retriever_service.datastore.manifest import (
+    CHECKSUM_FIELD,
     FORMAT_VERSION,
     MANIFEST_FILE,
     REDUCER_FILE,
@@ -17,20 +19,24 @@ from retriever_service.datastore.manifest import (
     Manifest,
     PartitionRecord,
     SegmentRecord,
+    manifest_checksum,
     read_manifest,
     write_manifest,
 )
+from retriever_service.datastore.results import DraftBatch, Neighbors, StoredEntries
 from retriever_service.datastore.routing import RoutingTable
-from retriever_service.datastore.store import Datastore, DraftBatch, Neighbors, StoredEntries
-from retriever_service.datastore.token_table import TokenTable, TokenTableBuilder
+from retriever_service.datastore.store import Datastore
+from retriever_service.datastore.token_table import TokenTableBuilder, save_token_table
 from retriever_service.datastore.tokens import token_dtype
 from retriever_service.datastore.verification import VerificationReport, verify
 from retriever_service.datastore.writer import write_partition
 
 __all__ = [
+    "CHECKSUM_FIELD",
     "CODECS",
     "FORMAT_VERSION",
     "MANIFEST_FILE",
+    "MAX_NPROBE",
     "REDUCER_FILE",
     "ROUTING_FILE",
     "TOKEN_TABLE_FILE",
@@ -50,12 +56,13 @@ __all__ = [
     "SegmentRecord",
     "StoredEntries",
     "TokenSkew",
-    "TokenTable",
     "TokenTableBuilder",
     "TokenWeight",
     "VerificationReport",
     "inspect",
+    "manifest_checksum",
     "read_manifest",
+    "save_token_table",
     "segment_directory",
     "token_dtype",
     "verify",

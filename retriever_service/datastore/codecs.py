@@ -6,6 +6,7 @@ This module knows FAISS and nothing of a datastore's files.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,6 +72,7 @@ def map_index(path: Path) -> FaissIndex:
     Raises:
         RuntimeError: FAISS cannot read the file.
         MemoryError: nor allocate what it asks for.
+        OSError: the file cannot be opened.
     """
     with _reading:
         bytes_before = faiss.get_deserialization_vector_byte_limit()
@@ -78,10 +80,35 @@ def map_index(path: Path) -> FaissIndex:
         faiss.set_deserialization_vector_byte_limit(path.stat().st_size)
         faiss.set_deserialization_loop_limit(path.stat().st_size)
         try:
-            return faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
+            with path.open("rb") as file:
+                return faiss.read_index(_name_for_faiss(path, file.fileno()), faiss.IO_FLAG_MMAP)
         finally:
             faiss.set_deserialization_vector_byte_limit(bytes_before)
             faiss.set_deserialization_loop_limit(count_before)
+
+
+def write_index(index: FaissIndex, path: Path) -> None:
+    """Writes an index as a new file.
+
+    Raises:
+        RuntimeError: FAISS cannot write it; the text holds the system's reason.
+        OSError: the file cannot be made.
+    """
+    with path.open("wb") as file:
+        faiss.write_index(index, _name_for_faiss(path, file.fileno()))
+
+
+def _name_for_faiss(path: Path, descriptor: int) -> str:
+    """What FAISS opens `path` by, which is open already.
+
+    FAISS takes text and hands it on as UTF-8, so a name of other bytes is none it could open.
+    """
+    try:
+        if str(path).encode() == os.fsencode(path):
+            return str(path)
+    except UnicodeEncodeError:
+        pass
+    return f"/dev/fd/{descriptor}"
 
 
 def matches(index: FaissIndex, codec: str) -> bool:

@@ -21,6 +21,7 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from retriever_service.datastore.errors import DatastoreError
+from retriever_service.echo import echoed
 
 REBUILD_HINT = "Copy the datastore again, or build it anew."
 
@@ -67,14 +68,18 @@ def save_tensors(path: Path, tensors: Mapping[str, Array]) -> None:
 
 def load_tensors(path: Path, names: tuple[str, ...]) -> dict[str, Array]:
     """The arrays of a safetensors file, which must hold exactly `names`; raises DatastoreError naming the file."""
-    content = read_bytes(path)
-    try:
-        tensors = load_safetensors(content)
-    except (SafetensorError, ValueError, KeyError, MemoryError) as error:
-        raise DatastoreError(f"{path} is not a readable safetensors file: {error}.", REBUILD_HINT) from error
+    tensors = parse_tensors(path, read_bytes(path))
     if set(tensors) != set(names):
-        raise DatastoreError(f"{path} holds the arrays {sorted(tensors)}, not {sorted(names)}.", REBUILD_HINT)
-    return dict(tensors)
+        raise DatastoreError(f"{path} holds the arrays {echoed(sorted(tensors))}, not {sorted(names)}.", REBUILD_HINT)
+    return tensors
+
+
+def parse_tensors(path: Path, content: bytes) -> dict[str, Array]:
+    """The arrays of a safetensors file whose bytes were read; raises DatastoreError naming the file."""
+    try:
+        return dict(load_safetensors(content))
+    except (SafetensorError, ValueError, KeyError, MemoryError) as error:
+        raise DatastoreError(f"{path} is not a readable safetensors file: {echoed(error)}.", REBUILD_HINT) from error
 
 
 def save_rows(path: Path, rows: Array) -> None:
@@ -88,7 +93,7 @@ def map_rows(path: Path, *, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     try:
         rows: Array = np.lib.format.open_memmap(path, mode="r")
     except (OSError, ValueError, SyntaxError, TokenError) as error:
-        raise DatastoreError(f"{path} is not a readable .npy file: {error}.", REBUILD_HINT) from error
+        raise DatastoreError(f"{path} is not a readable .npy file: {echoed(error)}.", REBUILD_HINT) from error
     if rows.shape != shape or rows.dtype != np.dtype(dtype):
         raise DatastoreError(f"{path} does not hold an array {shape} of {np.dtype(dtype)}.", REBUILD_HINT)
     # A plain view: memmap's own indexing costs several times an ndarray's.

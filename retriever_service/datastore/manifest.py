@@ -1,47 +1,47 @@
 """The manifest: what a datastore says about itself, in one JSON file that is written last.
 
-A folder without one is no datastore (an interrupted build leaves none). Its names and sizes are checked here; what
-the files hold is checked by those who read them.
+A folder without one is no datastore (an interrupted build leaves none). It ends with a checksum of itself, so that a
+flipped bit or an edit in it is found as one in any other file is. Names, sizes and ranges are checked here; what the
+files hold is checked by those who read them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from dresd.identity import KeyRecipe, ModelIdentity
-from retriever_service.datastore.codecs import CODECS
 from retriever_service.datastore.errors import DatastoreError
+from retriever_service.datastore.fields import (
+    BuildId,
+    Codec,
+    Command,
+    Count,
+    Model,
+    Nprobe,
+    PlainName,
+    Recipe,
+    SegmentEntries,
+    Sha256,
+    Share,
+    Text,
+    Window,
+)
 from retriever_service.datastore.files import REBUILD_HINT, read_bytes, replacing, sha256_of
 from retriever_service.datastore.tokens import TokenDtype, token_dtype
+from retriever_service.echo import echoed
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
+CHECKSUM_FIELD = "checksum"
 REDUCER_FILE = "reducer.safetensors"
 TOKEN_TABLE_FILE = "token_table.safetensors"  # noqa: S105 - a file's name
 ROUTING_FILE = "routing.safetensors"
 DATASET_FILES = (REDUCER_FILE, ROUTING_FILE, TOKEN_TABLE_FILE)
-
-
-def _plain_name(name: str) -> str:
-    # A manifest is data from elsewhere: it must not lead outside the datastore's folder.
-    if name in {"", ".", ".."} or PurePosixPath(name).name != name or "\\" in name or "\0" in name:
-        raise ValueError("must be a plain file name")
-    return name
-
-
-def _known_codec(name: str) -> str:
-    if name not in CODECS:
-        raise ValueError(f"must be one of {', '.join(CODECS)}")
-    return name
-
-
-PlainName = Annotated[str, AfterValidator(_plain_name)]
-Count = Annotated[int, Field(ge=0)]
-Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class _Record(BaseModel):
@@ -67,9 +67,9 @@ class SegmentRecord(_Record):
     """
 
     directory: PlainName
-    num_entries: Count
+    num_entries: SegmentEntries
     files: dict[PlainName, FileRecord]
-    recall: Annotated[float, Field(ge=0.0, le=1.0)]
+    recall: Share
 
 
 class PartitionRecord(_Record):
@@ -87,7 +87,7 @@ class PartitionRecord(_Record):
 class CorpusFile(_Record):
     """One input file and the documents read from it."""
 
-    name: str
+    name: Text
     size: Count
     sha256: Sha256
     documents: Count
@@ -114,21 +114,21 @@ class Manifest(_Record):
     """
 
     format_version: int = FORMAT_VERSION
-    build_id: Annotated[str, Field(min_length=1)]
-    model: ModelIdentity
-    key_recipe: KeyRecipe
+    build_id: BuildId
+    model: Model
+    key_recipe: Recipe
     corpus: CorpusProvenance
-    continuation_length: Annotated[int, Field(ge=1)]
-    left_context_length: Annotated[int, Field(ge=1)]
+    continuation_length: Window
+    left_context_length: Window
     token_dtype: TokenDtype
-    codec: Annotated[str, AfterValidator(_known_codec)]
-    nprobe: Count
+    codec: Codec
+    nprobe: Nprobe
     num_entries: Count
     files: dict[PlainName, FileRecord]
     partitions: Annotated[list[PartitionRecord], Field(min_length=1)]
-    versions: dict[str, str]
-    command: str
-    created: str
+    versions: dict[Text, Text]
+    command: Command
+    created: Text
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Manifest:
@@ -142,6 +142,13 @@ class Manifest(_Record):
             raise ValueError(f"token_dtype must be {token_dtype(self.model.vocab_size)} for this vocabulary")
         if set(self.files) != set(DATASET_FILES):
             raise ValueError(f"files must be {', '.join(DATASET_FILES)}")
+        if self.key_recipe.dims > self.model.hidden_size:
+            raise ValueError("dims must be at most hidden_size")
+        if self.key_recipe.reducer_hash != self.files[REDUCER_FILE].sha256:
+            raise ValueError(f"reducer_hash must be the sha256 of {REDUCER_FILE}")
+        folders = [segment.directory for partition in self.partitions for segment in partition.segments]
+        if len(set(folders)) != len(folders):
+            raise ValueError("partitions must not share a folder")
         return self
 
 
@@ -149,37 +156,66 @@ def read_manifest(directory: Path) -> Manifest:
     """Reads and checks a datastore's manifest.
 
     Raises:
-        DatastoreError: no folder, no manifest, not JSON, a newer format, or fields that do not fit together.
+        DatastoreError: no folder, no manifest, not JSON, a newer format, another content than was written, or fields
+            that do not fit together.
     """
     path = directory / MANIFEST_FILE
-    if not directory.is_dir():
-        raise DatastoreError(f"{directory} is not a folder.", "Give the folder that the build wrote with --out.")
-    if not path.is_file():
+    try:
+        is_folder, is_file = directory.is_dir(), path.is_file()
+    except OSError as error:
+        raise DatastoreError(
+            f"{echoed(directory)} cannot be read: {error.strerror}.", "Give the folder that the build wrote with --out."
+        ) from error
+    if not is_folder:
+        raise DatastoreError(
+            f"{echoed(directory)} is not a folder.", "Give the folder that the build wrote with --out."
+        )
+    if not is_file:
         raise DatastoreError(
             f"{directory} has no {MANIFEST_FILE}, so it is not a complete datastore.",
             "Was the build interrupted? Build it again.",
         )
-    try:
-        content = json.loads(read_bytes(path))
-    except (ValueError, RecursionError) as error:
-        raise DatastoreError(f"{path} is not valid JSON: {error}.", REBUILD_HINT) from error
-    version = content.get("format_version") if isinstance(content, dict) else None
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise DatastoreError(f"{path} states no format version.", REBUILD_HINT)
-    if version > FORMAT_VERSION:
-        raise DatastoreError(
-            f"{directory} has format {version}; this version reads formats up to {FORMAT_VERSION}.",
-            "Install a newer dresd, or build the datastore with this one.",
-        )
+    content = _read_content(path)
     try:
         return Manifest.model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "manifest"
-        raise DatastoreError(f"{path} is not a valid manifest: {field}: {first['msg']}.", REBUILD_HINT) from error
+        raise DatastoreError(
+            f"{path} is not a valid manifest: {echoed(field)}: {echoed(first['msg'])}.", REBUILD_HINT
+        ) from error
+
+
+def _read_content(path: Path) -> dict[str, object]:
+    """What the file says, of this format and with the checksum it was written with."""
+    try:
+        loaded: object = json.loads(read_bytes(path))
+        content = loaded if isinstance(loaded, dict) else {}
+        is_as_written = content.pop(CHECKSUM_FIELD, None) == manifest_checksum(content)
+    except (ValueError, RecursionError) as error:
+        raise DatastoreError(f"{path} is not valid JSON: {error}.", REBUILD_HINT) from error
+    version = content.get("format_version")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise DatastoreError(f"{path} states no format version.", REBUILD_HINT)
+    if version > FORMAT_VERSION:
+        raise DatastoreError(
+            f"{path.parent} has format {echoed(version)}; this version reads formats up to {FORMAT_VERSION}.",
+            "Install a newer dresd, or build the datastore with this one.",
+        )
+    if not is_as_written:
+        raise DatastoreError(f"{path} is not as it was written: its {CHECKSUM_FIELD} is another.", REBUILD_HINT)
+    return content
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Writes the manifest beside its place, syncs and renames it; raises OSError."""
+    content = manifest.model_dump(mode="json")
+    content[CHECKSUM_FIELD] = manifest_checksum(content)
     with replacing(directory / MANIFEST_FILE) as beside:
-        beside.write_text(json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True) + "\n", "utf-8")
+        beside.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", "utf-8")
+
+
+def manifest_checksum(content: Mapping[str, object]) -> str:
+    """sha256, hex, of a manifest's JSON object without its checksum; how the file is laid out does not matter."""
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode("ascii")).hexdigest()

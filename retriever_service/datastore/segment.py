@@ -28,7 +28,9 @@ from retriever_service.datastore.layout import (
     TokenLists,
 )
 from retriever_service.datastore.manifest import FileRecord, Manifest, SegmentRecord
+from retriever_service.datastore.sparse import longest_matches
 from retriever_service.datastore.tokens import unpack
+from retriever_service.echo import echoed
 
 
 def check_file(path: Path, record: FileRecord, *, checksum: bool) -> None:
@@ -75,6 +77,8 @@ class Segment:
             check_file(directory / name, file, checksum=verify_checksums)
         rows, dims, dtype = record.num_entries, manifest.key_recipe.dims, manifest.token_dtype
         tokens, list_offsets, entry_offsets = _load_directory(directory / DIRECTORY_FILE, rows)
+        if tokens[-1] >= manifest.model.vocab_size:
+            raise DatastoreError(f"{directory / DIRECTORY_FILE} has tokens beyond the vocabulary.", REBUILD_HINT)
         places = TokenLists.place_centroids(list_offsets)
         centroids = map_rows(directory / CENTROIDS_FILE, shape=(int(places[-1]), dims), dtype=np.float16)
         return cls(
@@ -119,6 +123,26 @@ class Segment:
             raise DatastoreError("The index of a segment is corrupt: it names rows beyond its end.", REBUILD_HINT)
         similarities[rows < 0] = -np.inf
         return similarities, rows
+
+    def match(
+        self, left_contexts: NDArray[np.int32], places: NDArray[np.int64], neighbors: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The rows within each query's token whose left contexts match longest.
+
+        Args:
+            left_contexts: int32 [b, w], most recent token first, w at most what is stored.
+            places: int64 [b], from `find`, none of them -1.
+            neighbors: wanted.
+
+        Returns:
+            lengths: int64 [b, k] with k <= neighbors, falling, 0 where there is none.
+            rows: int64 [b, k], -1 where there is none.
+        """
+        begins, ends = self.entry_offsets[places], self.entry_offsets[places + 1]
+        try:
+            return longest_matches(self.suffix_order, self.stored_left_contexts, begins, ends, left_contexts, neighbors)
+        except IndexError as error:
+            raise DatastoreError("The suffix order of a segment is corrupt.", REBUILD_HINT) from error
 
     def next_tokens_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64 [m]: the next token that each row belongs to."""
@@ -168,9 +192,9 @@ def _map_index(
 ) -> codecs.FaissIndex:
     try:
         index = codecs.map_index(path)
-    except (RuntimeError, MemoryError) as error:
+    except (RuntimeError, MemoryError, OSError) as error:
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else "out of memory"
-        raise DatastoreError(f"{path} is not a readable index: {reason}", REBUILD_HINT) from error
+        raise DatastoreError(f"{path} is not a readable index: {echoed(reason)}", REBUILD_HINT) from error
     if (
         not isinstance(index, faiss.IndexIVF)
         or not codecs.matches(index, manifest.codec)

@@ -9,11 +9,12 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dresd.draft_tree import PAD, DraftTree, merge_paths
+from dresd.draft_tree import PAD, merge_paths
 from retriever_service.datastore.errors import DatastoreError
 from retriever_service.datastore.files import REBUILD_HINT, read_bytes
 from retriever_service.datastore.manifest import (
@@ -23,62 +24,14 @@ from retriever_service.datastore.manifest import (
     Manifest,
     read_manifest,
 )
+from retriever_service.datastore.reducer_file import read_reducer
+from retriever_service.datastore.results import DraftBatch, Neighbors, StoredEntries
 from retriever_service.datastore.routing import RoutingTable
 from retriever_service.datastore.segment import Segment, check_file
-from retriever_service.datastore.token_table import TokenTable
+from retriever_service.datastore.token_table import parse_token_table
+from retriever_service.echo import echoed
 
-
-@dataclass(frozen=True, slots=True)
-class Neighbors:
-    """The nearest entries of each of B queries, nearest first.
-
-    Attributes:
-        ids: int64 [B, k], entries of the whole datastore (the same whatever partitions are served), -1 for none.
-        similarities: float32 [B, k], -inf for none.
-        counts: int64 [B].
-        partitions_asked: partitions that the queries concern.
-        partitions_answered: those of them that are served here.
-    """
-
-    ids: NDArray[np.int64]
-    similarities: NDArray[np.float32]
-    counts: NDArray[np.int64]
-    partitions_asked: int
-    partitions_answered: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoredEntries:
-    """What is stored beside the keys of m entries: int64 [m], int32 [m, N] and int32 [m, C], `PAD` for none."""
-
-    next_tokens: NDArray[np.int64]
-    continuations: NDArray[np.int32]
-    left_contexts: NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True)
-class DraftBatch:
-    """The drafts of B queries.
-
-    Attributes:
-        trees: one a query, of one source (dense).
-        total_masses: float64 [B], of all neighbours, those pruned or without a continuation too.
-        best_similarities: float32 [B], 0 without neighbours.
-        neighbor_counts: int64 [B].
-        partitions_asked: partitions that the queries concern.
-        partitions_answered: those of them that are served here.
-        search_us: time of the search.
-        merge_us: time of gathering the continuations and merging them.
-    """
-
-    trees: list[DraftTree]
-    total_masses: NDArray[np.float64]
-    best_similarities: NDArray[np.float32]
-    neighbor_counts: NDArray[np.int64]
-    partitions_asked: int
-    partitions_answered: int
-    search_us: int
-    merge_us: int
+Score = TypeVar("Score", np.float32, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +40,19 @@ class OpenSegment:
 
     first_id: int
     segment: Segment
+
+    def ids_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The ids of rows, -1 where there is none; same shape."""
+        return np.where(rows >= 0, rows + self.first_id, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Concerned:
+    """Where the entries of B queries' next tokens lie: segments, each with its queries and their tokens' places."""
+
+    partitions_asked: int
+    partitions_answered: int
+    segments: list[tuple[OpenSegment, NDArray[np.int64], NDArray[np.int64]]]
 
 
 class Datastore:
@@ -97,6 +63,7 @@ class Datastore:
         manifest: what it says about itself.
         routing: which partitions hold a token.
         token_table: likely next tokens.
+        token_table_bytes: its safetensors file.
         reducer_bytes: the reducer's safetensors file.
         served_partitions: ascending; only these were opened.
         num_entries: entries in them.
@@ -107,14 +74,15 @@ class Datastore:
         path: Path,
         manifest: Manifest,
         routing: RoutingTable,
-        token_table: TokenTable,
+        token_table_bytes: bytes,
         reducer_bytes: bytes,
         segments: Mapping[int, list[OpenSegment]],
     ) -> None:
         self.path = path
         self.manifest = manifest
         self.routing = routing
-        self.token_table = token_table
+        self.token_table = parse_token_table(path / TOKEN_TABLE_FILE, token_table_bytes, manifest.model.vocab_size)
+        self.token_table_bytes = token_table_bytes
         self.reducer_bytes = reducer_bytes
         self.served_partitions = tuple(sorted(segments))
         self.segments = {partition: tuple(segments[partition]) for partition in self.served_partitions}
@@ -142,7 +110,7 @@ class Datastore:
         wanted = sorted(set(range(len(manifest.partitions)) if partitions is None else partitions))
         if not wanted or wanted[0] < 0 or wanted[-1] >= len(manifest.partitions):
             raise DatastoreError(
-                f"{path} has the partitions 0 to {len(manifest.partitions) - 1}; {wanted} were asked for.",
+                f"{path} has the partitions 0 to {len(manifest.partitions) - 1}; {echoed(wanted)} were asked for.",
                 "Name at least one of them.",
             )
         for name, file in manifest.files.items():
@@ -150,6 +118,7 @@ class Datastore:
         routing = RoutingTable.load(path / ROUTING_FILE)
         if routing.num_partitions != len(manifest.partitions):
             raise DatastoreError(f"{path / ROUTING_FILE} is of another number of partitions.", REBUILD_HINT)
+        reducer_bytes = read_reducer(path / REDUCER_FILE, manifest)
         segments: dict[int, list[OpenSegment]] = {}
         first_id = 0
         for partition in manifest.partitions:
@@ -162,8 +131,8 @@ class Datastore:
             path,
             manifest,
             routing,
-            TokenTable.load(path / TOKEN_TABLE_FILE),
-            read_bytes(path / REDUCER_FILE),
+            read_bytes(path / TOKEN_TABLE_FILE),
+            reducer_bytes,
             {partition: segments.get(partition, []) for partition in wanted},
         )
 
@@ -181,29 +150,10 @@ class Datastore:
         Raises:
             ValueError: for shapes or numbers that break this contract.
         """
-        dims = self.manifest.key_recipe.dims
-        if keys.ndim != 2 or keys.shape[1] != dims or next_tokens.shape != keys.shape[:1]:
-            raise ValueError(f"keys must be [B, {dims}] and next_tokens [B], not {keys.shape} and {next_tokens.shape}")
+        self._check_queries(keys, next_tokens)
         if neighbors < 1 or nprobe < 0:
             raise ValueError("neighbors must be at least 1 and nprobe at least 0")
-        keys = np.ascontiguousarray(keys, np.float32)
-        nprobe = nprobe or self.manifest.nprobe
-        similarities = np.full((len(keys), neighbors), -np.inf, np.float32)
-        ids = np.full((len(keys), neighbors), -1, np.int64)
-        queries, partitions = self.routing.lookup(next_tokens)
-        asked = np.unique(partitions).tolist()
-        answered = [partition for partition in asked if partition in self.segments]
-        for partition in answered:
-            concerned = queries[partitions == partition]
-            for opened in self.segments[partition]:
-                places = opened.segment.find(next_tokens[concerned])
-                rows = concerned[places >= 0]
-                if len(rows) == 0:
-                    continue
-                near, found = opened.segment.search(keys[rows], places[places >= 0], neighbors, nprobe)
-                found[found >= 0] += opened.first_id
-                _keep_nearest(similarities, ids, rows, near, found)
-        return Neighbors(ids, similarities, (ids >= 0).sum(axis=1), len(asked), len(answered))
+        return self._search(keys, self._concerned(next_tokens), neighbors, nprobe)
 
     def draft(
         self,
@@ -215,44 +165,70 @@ class Datastore:
         max_depth: int = 0,
         temperature: float = 0.1,
         nprobe: int = 0,
+        left_contexts: NDArray[np.int32] | None = None,
+        sparse_neighbors: int = 0,
+        match_temperature: float = 3.3,
     ) -> DraftBatch:
-        """Merges the continuations of each query's neighbours into a draft tree.
+        """Merges the continuations of each query's neighbours, dense and sparse, into a draft tree.
 
-        A neighbour of cosine s adds exp((s - 1) / temperature) to every node of its continuation.
+        A dense neighbour of cosine s adds exp((s - 1) / temperature) to every node of its continuation; a sparse one
+        that matches L of the C tokens stored as left context adds exp((L - C) / match_temperature).
 
         Args:
             keys: float32 [B, dims], finite.
             next_tokens: int64 [B].
-            neighbors: searched for each query.
+            neighbors: nearest entries searched for each query, 0 for none.
             max_nodes: of each tree.
             max_depth: of each tree; 0 for the whole continuation.
-            temperature: above 0.
+            temperature: above 0; not looked at without dense neighbours.
             nprobe: as for `search`.
+            left_contexts: int32 [B, w] with 1 <= w <= C, the tokens before the next token, most recent first, `PAD`
+                for none; may be None without sparse neighbours.
+            sparse_neighbors: longest matches of the left context looked up for each query, 0 for none.
+            match_temperature: above 0; not looked at without sparse neighbours.
 
         Raises:
-            ValueError: for shapes or numbers that break this contract.
+            ValueError: for shapes or numbers that break this contract, or neither kind of neighbour asked for.
         """
-        if max_nodes < 0 or max_depth < 0 or not temperature > 0:
-            raise ValueError("max_nodes and max_depth must be at least 0 and temperature above 0")
+        self._check_queries(keys, next_tokens)
+        if max_nodes < 0 or max_depth < 0:
+            raise ValueError("max_nodes and max_depth must be at least 0")
+        if (neighbors > 0 and not temperature > 0) or (sparse_neighbors > 0 and not match_temperature > 0):
+            raise ValueError("temperatures must be above 0")
+        if min(neighbors, sparse_neighbors, nprobe) < 0 or neighbors == sparse_neighbors == 0:
+            raise ValueError("neighbors, sparse_neighbors and nprobe must be at least 0, one kind of neighbors above")
+        width = self.manifest.left_context_length
+        left_contexts = np.zeros((len(keys), 0), np.int32) if left_contexts is None else left_contexts
+        if left_contexts.ndim != 2 or len(left_contexts) != len(keys) or left_contexts.shape[1] > width:
+            raise ValueError(f"left_contexts must be [B, at most {width}], not {left_contexts.shape}")
+        if sparse_neighbors > 0 and left_contexts.shape[1] == 0:
+            raise ValueError("sparse neighbours are found by left_contexts; give at least one token of them")
         begun = time.perf_counter_ns()
-        near = self.search(keys, next_tokens, neighbors=neighbors, nprobe=nprobe)
+        concerned = self._concerned(next_tokens)
+        near = self._search(keys, concerned, neighbors, nprobe)
+        matched, lengths = self._match(left_contexts, concerned, sparse_neighbors)
         searched = time.perf_counter_ns()
-        found = near.ids >= 0
-        queries = np.nonzero(found)[0]
         # A key decoded from its code may be slightly longer than 1; no neighbour counts more than an equal key.
-        cosines = np.minimum(near.similarities[found].astype(np.float64), 1.0)
-        weights = np.exp((cosines - 1.0) / temperature)
+        cosines = np.minimum(near.similarities.astype(np.float64), 1.0)
+        dense, sparse = near.ids >= 0, matched >= 0
+        dense_weights = np.exp((cosines[dense] - 1.0) / temperature)
+        sparse_weights = np.exp((lengths[sparse] - width) / match_temperature)
+        queries = np.concatenate([np.nonzero(dense)[0], np.nonzero(sparse)[0]])
+        weights = np.zeros((len(queries), 2))
+        weights[: len(dense_weights), 0] = dense_weights
+        weights[len(dense_weights) :, 1] = sparse_weights
         depth = min(max_depth or self.manifest.continuation_length, self.manifest.continuation_length)
-        paths = self._continuations(near.ids[found], depth)
-        trees = merge_paths(queries, paths, weights[:, None], num_queries=len(keys), max_nodes=max_nodes)
-        best = np.where(near.counts > 0, near.similarities[:, 0], np.float32(0))
+        paths = self._continuations(np.concatenate([near.ids[dense], matched[sparse]]), depth)
+        trees = merge_paths(queries, paths, weights, num_queries=len(keys), max_nodes=max_nodes)
+        totals = [np.bincount(queries, column, len(keys)) for column in weights.T]
         return DraftBatch(
             trees,
-            np.bincount(queries, weights, len(keys)).astype(np.float64),
-            best,
-            near.counts,
-            near.partitions_asked,
-            near.partitions_answered,
+            np.stack(totals, axis=1).astype(np.float64),
+            np.where(near.counts > 0, near.similarities.max(axis=1, initial=-np.inf), np.float32(0)),
+            lengths.max(axis=1, initial=0),
+            np.stack([near.counts, sparse.sum(axis=1)], axis=1),
+            concerned.partitions_asked,
+            concerned.partitions_answered,
             (searched - begun) // 1000,
             (time.perf_counter_ns() - searched) // 1000,
         )
@@ -278,21 +254,61 @@ class Datastore:
         numbers = np.searchsorted(self._first_ids, ids, side="right") - 1
         return [(self._flat[number], np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
 
+    def _check_queries(self, keys: NDArray[np.float32], next_tokens: NDArray[np.int64]) -> None:
+        dims = self.manifest.key_recipe.dims
+        if keys.ndim != 2 or keys.shape[1] != dims or next_tokens.shape != keys.shape[:1]:
+            raise ValueError(f"keys must be [B, {dims}] and next_tokens [B], not {keys.shape} and {next_tokens.shape}")
 
-def _keep_nearest(
-    similarities: NDArray[np.float32],
+    def _concerned(self, next_tokens: NDArray[np.int64]) -> _Concerned:
+        queries, partitions = self.routing.lookup(next_tokens)
+        asked = np.unique(partitions).tolist()
+        answered = [partition for partition in asked if partition in self.segments]
+        segments = []
+        for partition in answered:
+            mine = queries[partitions == partition]
+            for opened in self.segments[partition]:
+                places = opened.segment.find(next_tokens[mine])
+                if (places >= 0).any():
+                    segments.append((opened, mine[places >= 0], places[places >= 0]))
+        return _Concerned(len(asked), len(answered), segments)
+
+    def _search(self, keys: NDArray[np.float32], concerned: _Concerned, neighbors: int, nprobe: int) -> Neighbors:
+        keys = np.ascontiguousarray(keys, np.float32)
+        nprobe = nprobe or self.manifest.nprobe
+        similarities = np.full((len(keys), neighbors), -np.inf, np.float32)
+        ids = np.full((len(keys), neighbors), -1, np.int64)
+        for opened, queries, places in concerned.segments if neighbors > 0 else ():
+            near, rows = opened.segment.search(keys[queries], places, neighbors, nprobe)
+            _keep_best(similarities, ids, queries, near, opened.ids_of(rows))
+        counts = (ids >= 0).sum(axis=1)
+        return Neighbors(ids, similarities, counts, concerned.partitions_asked, concerned.partitions_answered)
+
+    def _match(
+        self, left_contexts: NDArray[np.int32], concerned: _Concerned, neighbors: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Ids of the longest matches, -1 for none, and their lengths, falling; both int64 [B, neighbors]."""
+        ids = np.full((len(left_contexts), neighbors), -1, np.int64)
+        lengths = np.zeros((len(left_contexts), neighbors), np.int64)
+        for opened, queries, places in concerned.segments if neighbors > 0 else ():
+            found, rows = opened.segment.match(left_contexts[queries], places, neighbors)
+            _keep_best(lengths, ids, queries, found, opened.ids_of(rows))
+        return ids, lengths
+
+
+def _keep_best(
+    scores: NDArray[Score],
     ids: NDArray[np.int64],
-    rows: NDArray[np.int64],
-    near: NDArray[np.float32],
-    found: NDArray[np.int64],
+    queries: NDArray[np.int64],
+    found_scores: NDArray[Score],
+    found_ids: NDArray[np.int64],
 ) -> None:
-    """Merges one segment's neighbours of some queries into the nearest so far, in place."""
-    width = similarities.shape[1]
-    if (ids[rows, 0] < 0).all():
-        similarities[rows, : near.shape[1]] = near
-        ids[rows, : near.shape[1]] = found
+    """Merges one segment's neighbours of some queries into the best so far (greatest scores first), in place."""
+    width = scores.shape[1]
+    if (ids[queries, 0] < 0).all():
+        scores[queries, : found_scores.shape[1]] = found_scores
+        ids[queries, : found_ids.shape[1]] = found_ids
         return
-    both = np.concatenate([similarities[rows], near], axis=1)
+    both = np.concatenate([scores[queries], found_scores], axis=1)
     order = np.argsort(-both, axis=1, kind="stable")[:, :width]
-    similarities[rows] = np.take_along_axis(both, order, axis=1)
-    ids[rows] = np.take_along_axis(np.concatenate([ids[rows], found], axis=1), order, axis=1)
+    scores[queries] = np.take_along_axis(both, order, axis=1)
+    ids[queries] = np.take_along_axis(np.concatenate([ids[queries], found_ids], axis=1), order, axis=1)

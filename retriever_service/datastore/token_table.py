@@ -1,100 +1,38 @@
-"""Likely next tokens after a token, and after a pair of tokens, from the target model's own probabilities.
+"""The token table of a datastore: collected while a corpus is embedded, written to its file and read from it.
 
-The idea of Token Recycling (arXiv 2408.08696), precomputed: while a corpus is embedded, the model's best next tokens
-at every position are averaged by the position's last token and last two tokens. It must not know any model.
+The model's best next tokens at every position are averaged by the position's last token and last two tokens. What a
+table is, and looking tokens up in it, is `dresd.token_table`'s. It must not know any model.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dresd.draft_tree import PAD
+from dresd.token_table import PAIR_ARRAYS, UNIGRAM_ARRAYS, WIDTH, TokenTable, TokenTableError, pair_numbers
 from retriever_service.datastore.errors import DatastoreError
-from retriever_service.datastore.files import REBUILD_HINT, load_tensors, save_tensors
-
-WIDTH = 8
-"""Next tokens kept after each token or pair."""
+from retriever_service.datastore.files import REBUILD_HINT, save_tensors
+from retriever_service.echo import echoed
 
 _ONE = 1 << 32
 # Probabilities are summed as integers (units of 2^-32): sums do not depend on the order of adding.
 _ROWS_BEFORE_REDUCING = 1 << 21
 
-_UNIGRAM_ARRAYS = ("unigram_tokens", "unigram_next_tokens", "unigram_probabilities")
-_PAIR_ARRAYS = ("pair_tokens", "pair_next_tokens", "pair_probabilities")
+
+def save_token_table(path: Path, table: TokenTable) -> None:
+    """Writes a table as safetensors; raises OSError."""
+    save_tensors(path, {name: getattr(table, name) for name in (*UNIGRAM_ARRAYS, *PAIR_ARRAYS)})
 
 
-@dataclass(frozen=True, slots=True)
-class TokenTable:
-    """Next tokens by decreasing probability, `PAD` and 0 where fewer than `WIDTH` are known.
-
-    Attributes:
-        unigram_tokens: int32 [u], ascending.
-        unigram_next_tokens: int32 [u, WIDTH].
-        unigram_probabilities: float16 [u, WIDTH].
-        pair_tokens: int32 [p, 2], (previous, current), in ascending order.
-        pair_next_tokens: int32 [p, WIDTH].
-        pair_probabilities: float16 [p, WIDTH].
-    """
-
-    unigram_tokens: NDArray[np.int32]
-    unigram_next_tokens: NDArray[np.int32]
-    unigram_probabilities: NDArray[np.float16]
-    pair_tokens: NDArray[np.int32]
-    pair_next_tokens: NDArray[np.int32]
-    pair_probabilities: NDArray[np.float16]
-
-    @classmethod
-    def empty(cls) -> TokenTable:
-        """A table that knows nothing."""
-        return TokenTableBuilder().build()
-
-    def lookup(
-        self, previous: NDArray[np.int64], current: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """What follows each pair, or its last token where the pair is unknown.
-
-        Args:
-            previous: int64 [n], `PAD` for a token at the start.
-            current: int64 [n].
-
-        Returns:
-            next_tokens: int32 [n, WIDTH], `PAD` where nothing is known.
-            probabilities: float32 [n, WIDTH].
-        """
-        next_tokens = np.full((len(current), WIDTH), PAD, np.int32)
-        probabilities = np.zeros((len(current), WIDTH), np.float32)
-        pairs = _pair_keys(self.pair_tokens[:, 0], self.pair_tokens[:, 1])
-        for known, wanted, tokens, masses in (
-            (self.unigram_tokens, current, self.unigram_next_tokens, self.unigram_probabilities),
-            (pairs, _pair_keys(previous, current), self.pair_next_tokens, self.pair_probabilities),
-        ):
-            if len(known) == 0:
-                continue
-            rows = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-            hit = known[rows] == wanted
-            next_tokens[hit] = tokens[rows[hit]]
-            probabilities[hit] = masses[rows[hit]]
-        return next_tokens, probabilities
-
-    def save(self, path: Path) -> None:
-        """Writes the table as safetensors; raises OSError."""
-        save_tensors(path, {name: getattr(self, name) for name in (*_UNIGRAM_ARRAYS, *_PAIR_ARRAYS)})
-
-    @classmethod
-    def load(cls, path: Path) -> TokenTable:
-        """Reads a table; raises DatastoreError naming the file if it is not one."""
-        arrays = load_tensors(path, (*_UNIGRAM_ARRAYS, *_PAIR_ARRAYS))
-        u, p = len(arrays["unigram_tokens"]), len(arrays["pair_tokens"])
-        shapes = ((u,), (u, WIDTH), (u, WIDTH), (p, 2), (p, WIDTH), (p, WIDTH))
-        dtypes = (np.int32, np.int32, np.float16) * 2
-        for name, shape, dtype in zip((*_UNIGRAM_ARRAYS, *_PAIR_ARRAYS), shapes, dtypes, strict=True):
-            if arrays[name].shape != shape or arrays[name].dtype != dtype:
-                raise DatastoreError(f"{path} does not hold a token table: {name} is malformed.", REBUILD_HINT)
-        return cls(**arrays)
+def parse_token_table(path: Path, content: bytes, vocab_size: int) -> TokenTable:
+    """A table whose file's content was read; raises DatastoreError naming the file if it is not one."""
+    try:
+        return TokenTable.from_bytes(content, vocab_size)
+    except TokenTableError as error:
+        raise DatastoreError(f"{path} {echoed(error)}.", REBUILD_HINT) from error
 
 
 class TokenTableBuilder:
@@ -131,7 +69,7 @@ class TokenTableBuilder:
         paired = previous != PAD
         amounts = np.round(probabilities.astype(np.float64) * _ONE).astype(np.int64)
         self._unigrams.add(current.astype(np.int64), next_tokens, amounts)
-        self._pairs.add(_pair_keys(previous, current)[paired], next_tokens[paired], amounts[paired])
+        self._pairs.add(pair_numbers(previous, current)[paired], next_tokens[paired], amounts[paired])
 
     def merge(self, other: TokenTableBuilder) -> None:
         """Adds everything that another builder collected."""
@@ -214,12 +152,9 @@ class _Sums:
         best_tokens = np.full((len(keys), WIDTH), PAD, np.int32)
         probabilities = np.zeros((len(keys), WIDTH), np.float16)
         best_tokens[rows[top], ranks[top]] = next_tokens[top]
-        probabilities[rows[top], ranks[top]] = amounts[top] / _ONE / counts[rows[top]]
+        # What was added may have been a rounding error above 1.
+        probabilities[rows[top], ranks[top]] = np.minimum(amounts[top] / _ONE / counts[rows[top]], 1.0)
         return keys, best_tokens, probabilities
-
-
-def _pair_keys(previous: NDArray[np.integer], current: NDArray[np.integer]) -> NDArray[np.int64]:
-    return (previous.astype(np.int64) << 32) | (current.astype(np.int64) & 0xFFFFFFFF)
 
 
 def _changes(values: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -176,7 +176,7 @@ def _measure_recall(
 def _write_index(path: Path, index: codecs.FaissIndex) -> None:
     with replacing(path) as beside:
         try:
-            faiss.write_index(index, str(beside))
+            codecs.write_index(index, beside)
         except RuntimeError as error:
             # FAISS reports a failed write as text only.
             causes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES)

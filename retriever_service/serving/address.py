@@ -7,6 +7,7 @@ import socket
 
 import grpc.aio
 
+from retriever_service.echo import echoed
 from retriever_service.serving.config import ServeError, split_address
 
 # An address family that this machine lacks; the other addresses of the same host may still do.
@@ -24,7 +25,7 @@ def bind(server: grpc.aio.Server, listen: str) -> int:
     try:
         bound: int = server.add_insecure_port(f"{host or '[::]'}:{port}")
     except RuntimeError as error:
-        raise ServeError(f"cannot listen on {listen}: {error}") from error
+        raise ServeError(f"cannot listen on {listen}: {echoed(error)}; choose another address") from error
     return bound
 
 
@@ -32,6 +33,9 @@ def _try_out(listen: str, host: str, port: int) -> None:
     """Binds plain sockets first, because gRPC's own failure does not say why, and logs instead."""
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except UnicodeError as error:
+        # Of the codec for host names, before anybody is asked.
+        raise ServeError(f"cannot listen on {listen}: the host is no host name; choose another address") from error
     except socket.gaierror as error:
         raise ServeError(f"cannot listen on {listen}: {error.strerror}; is the host name right?") from error
     failures = [failure for each in found if (failure := _failure_of(*each)) is not None]

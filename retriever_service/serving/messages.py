@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from importlib.metadata import version
 
 from dresd.draft_tree import DraftTree
@@ -11,6 +12,7 @@ from retriever_service.datastore import Datastore, DraftBatch
 from retriever_service.serving.config import Limits
 
 _MAX_UINT32 = 2**32 - 1
+_CHUNK = 1 << 20
 
 
 def info_message(datastore: Datastore, limits: Limits) -> pb.GetInfoResponse:
@@ -53,6 +55,12 @@ def reducer_message(datastore: Datastore) -> pb.GetReducerResponse:
     return pb.GetReducerResponse(safetensors=content, sha256=hashlib.sha256(content).hexdigest())
 
 
+def token_table_messages(content: bytes, sha256: str) -> Iterator[pb.GetTokenTableResponse]:
+    """The token table's file in parts, with its sha256 (hex)."""
+    for start in range(0, len(content), _CHUNK):
+        yield pb.GetTokenTableResponse(chunk=content[start : start + _CHUNK], total_size=len(content), sha256=sha256)
+
+
 def response_message(build_id: str, batch: DraftBatch, queue_s: float) -> pb.RetrieveResponse:
     """One batch's drafts, with the time they took."""
     response = pb.RetrieveResponse(
@@ -67,20 +75,27 @@ def response_message(build_id: str, batch: DraftBatch, queue_s: float) -> pb.Ret
     described = zip(
         batch.trees,
         batch.total_masses.tolist(),
-        batch.best_similarities.tolist(),
         batch.neighbor_counts.tolist(),
+        batch.best_similarities.tolist(),
+        batch.longest_matches.tolist(),
         strict=True,
     )
     response.trees.extend(_tree_message(*each) for each in described)
     return response
 
 
-def _tree_message(tree: DraftTree, total_mass: float, best_similarity: float, neighbors: int) -> pb.DraftTree:
+def _tree_message(
+    tree: DraftTree, total_masses: list[float], counts: list[int], best_similarity: float, longest_match: int
+) -> pb.DraftTree:
     return pb.DraftTree(
         tokens=tree.tokens.tolist(),
         parents=(tree.parents + 1).tolist(),
         dense_masses=tree.masses[:, 0].tolist(),
-        dense_total_mass=total_mass,
+        sparse_masses=tree.masses[:, 1].tolist() if counts[1] else None,
+        dense_total_mass=total_masses[0],
+        sparse_total_mass=total_masses[1],
         best_similarity=best_similarity,
-        neighbors=neighbors,
+        neighbors=counts[0],
+        longest_match=longest_match,
+        sparse_neighbors=counts[1],
     )

@@ -21,11 +21,12 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from dresd.v1 import retriever_pb2 as pb
-from dresd.v1 import retriever_pb2_grpc as pb_grpc
 from retriever_service.datastore import Datastore, DatastoreError
+from retriever_service.echo import echoed
+from retriever_service.serving import logs
 from retriever_service.serving.address import bind
 from retriever_service.serving.config import DEFAULT_LISTEN, Limits, ServeConfig, ServeError, split_address
+from retriever_service.serving.registration import SERVICE_NAME, register
 from retriever_service.serving.search_pool import SearchPool
 from retriever_service.serving.service import RetrieverService
 
@@ -34,8 +35,6 @@ __all__ = ["DEFAULT_LISTEN", "Limits", "RunningServer", "ServeConfig", "ServeErr
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Retriever"].full_name
 
 _MAX_REQUEST_BYTES = 4 << 20
 """More than the largest request any limits in use allow; a bigger one gets RESOURCE_EXHAUSTED unread."""
@@ -110,7 +109,7 @@ async def start(
     server = grpc.aio.server(
         options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES)]
     )
-    pb_grpc.add_RetrieverServicer_to_server(service, server)
+    register(service, server)
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     running = RunningServer(server, health_servicer, service, pool, bind(server, config.listen))
@@ -120,7 +119,9 @@ async def start(
     except BaseException as error:
         await running.stop(0.0)
         if isinstance(error, OSError):
-            raise ServeError(f"cannot read the datastore {config.datastore}: {error.strerror or error}") from error
+            raise ServeError(
+                f"cannot read the datastore {echoed(config.datastore)}: {error.strerror or error}"
+            ) from error
         raise
     service.load(datastore)
     for name in ("", SERVICE_NAME):
@@ -136,7 +137,7 @@ async def start(
 
 
 def run(config: ServeConfig, open_datastore: Callable[[ServeConfig], Datastore] = open_datastore) -> int:
-    """Serves until SIGTERM or SIGINT. Prints one line to stdout when ready; errors go to stderr.
+    """Serves until SIGTERM, SIGINT or SIGHUP. Prints one line to stdout when ready; errors go to stderr.
 
     Args:
         config: what to serve and how.
@@ -145,7 +146,7 @@ def run(config: ServeConfig, open_datastore: Callable[[ServeConfig], Datastore] 
     Returns:
         The process's exit code: 0 after a graceful stop, 1 if the server could not start.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    logs.set_up()
     try:
         asyncio.run(_serve(config, open_datastore))
     except (ServeError, DatastoreError) as error:
@@ -157,8 +158,9 @@ def run(config: ServeConfig, open_datastore: Callable[[ServeConfig], Datastore] 
 async def _serve(config: ServeConfig, open_datastore: Callable[[ServeConfig], Datastore]) -> None:
     told_to_stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told_to_stop.set)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
+            loop.add_signal_handler(number, told_to_stop.set)
     starting = asyncio.create_task(start(config, open_datastore))
     stopping = asyncio.create_task(told_to_stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)

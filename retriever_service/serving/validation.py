@@ -11,14 +11,17 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from dresd.draft_tree import PAD
 from dresd.v1 import retriever_pb2 as pb
+from retriever_service.datastore import MAX_NPROBE
+from retriever_service.echo import quoted
 from retriever_service.serving.config import Limits
 
 _KEY_TYPES: dict[int, np.dtype[np.floating]] = {
     pb.KEY_TYPE_FLOAT16: np.dtype("<f2"),
     pb.KEY_TYPE_FLOAT32: np.dtype("<f4"),
 }
-_MAX_NPROBE = 65535
+_CONTEXT_TYPE = np.dtype("<i4")
 _MIN_TEMPERATURE = 1e-3
 """Below it, a rounding error in a cosine would become an enormous mass."""
 _NORM_TOLERANCE = 0.02
@@ -42,12 +45,14 @@ class Served:
         build_id: of the datastore.
         dims: numbers in a key.
         continuation_length: deepest draft.
+        left_context_length: longest left context.
         limits: what one request may ask for.
     """
 
     build_id: str
     dims: int
     continuation_length: int
+    left_context_length: int
     limits: Limits
 
 
@@ -58,18 +63,24 @@ class Queries:
     Attributes:
         keys: float32 [B, dims], each of length 1, or all zero.
         next_tokens: int64 [B], possibly outside the datastore's vocabulary.
-        neighbors, max_nodes: 1 or more, within limits.
+        left_contexts: int32 [B, w], tokens possibly outside the vocabulary, -1 for none; w is 1 or more with sparse
+            neighbours, at most the left context length.
+        neighbors, sparse_neighbors: one of them or both 1 or more, within limits.
+        max_nodes: 1 or more, within limits.
         max_depth: 1 to the continuation length.
-        temperature: finite, greater than 0.
+        temperature, match_temperature: finite and greater than 0 where neighbours of their kind are asked for.
         nprobe: 0 is the datastore's own setting.
     """
 
     keys: NDArray[np.float32]
     next_tokens: NDArray[np.int64]
+    left_contexts: NDArray[np.int32]
     neighbors: int
+    sparse_neighbors: int
     max_nodes: int
     max_depth: int
     temperature: float
+    match_temperature: float
     nprobe: int
 
 
@@ -83,27 +94,33 @@ def check(request: pb.RetrieveRequest, served: Served) -> Queries:
     if request.build_id and request.build_id != served.build_id:
         raise RefusedError(
             grpc.StatusCode.FAILED_PRECONDITION,
-            f"build_id: the request expects {request.build_id!r} and this server serves {served.build_id!r}; "
+            f"build_id: the request expects {quoted(request.build_id)} and this server serves "
+            f"{quoted(served.build_id)}; "
             "shake hands again",
         )
     limits = served.limits
     _within("num_queries", request.num_queries, 1, limits.max_queries)
-    _within("neighbors", request.neighbors, 1, limits.max_neighbors)
+    _within("sparse_neighbors", request.sparse_neighbors, 0, limits.max_neighbors)
+    _within("neighbors", request.neighbors, 0 if request.sparse_neighbors else 1, limits.max_neighbors)
     _within("max_nodes", request.max_nodes, 1, limits.max_nodes)
     _within("max_depth", request.max_depth, 0, served.continuation_length)
-    _within("nprobe", request.nprobe, 0, _MAX_NPROBE)
-    temperature = request.similarity_temperature
-    if not (np.isfinite(temperature) and temperature >= _MIN_TEMPERATURE):
-        raise _invalid("similarity_temperature", f"is {temperature:g}; allowed is {_MIN_TEMPERATURE:g} or more, finite")
+    _within("nprobe", request.nprobe, 0, MAX_NPROBE)
+    if request.neighbors:
+        _temperature("similarity_temperature", request.similarity_temperature)
+    if request.sparse_neighbors:
+        _temperature("match_temperature", request.match_temperature)
     if len(request.next_tokens) != request.num_queries:
         raise _invalid("next_tokens", f"has {len(request.next_tokens)} items; num_queries is {request.num_queries}")
     return Queries(
         keys=_keys(request, served.dims),
         next_tokens=np.array(request.next_tokens, np.int64),
+        left_contexts=_left_contexts(request, served.left_context_length),
         neighbors=request.neighbors,
+        sparse_neighbors=request.sparse_neighbors,
         max_nodes=request.max_nodes,
         max_depth=request.max_depth or served.continuation_length,
-        temperature=temperature,
+        temperature=request.similarity_temperature,
+        match_temperature=request.match_temperature,
         nprobe=request.nprobe,
     )
 
@@ -135,6 +152,29 @@ def _keys(request: pb.RetrieveRequest, dims: int) -> NDArray[np.float32]:
             "keys", f"query {first} has length {lengths[first]:.3g}; keys are L2-normalised (1, or all zero)"
         )
     return keys
+
+
+def _left_contexts(request: pb.RetrieveRequest, longest: int) -> NDArray[np.int32]:
+    width = request.left_context_width
+    _within("left_context_width", width, 1 if request.sparse_neighbors else 0, longest)
+    expected = request.num_queries * width * _CONTEXT_TYPE.itemsize
+    if len(request.left_contexts) != expected:
+        raise _invalid(
+            "left_contexts",
+            f"has {len(request.left_contexts)} bytes; num_queries x left_context_width x bytes of an int32 is "
+            f"{request.num_queries} x {width} x {_CONTEXT_TYPE.itemsize} = {expected}",
+        )
+    contexts = np.frombuffer(request.left_contexts, _CONTEXT_TYPE).reshape(request.num_queries, width).astype(np.int32)
+    tokens_or_none = (contexts >= PAD).all(axis=1)
+    if not tokens_or_none.all():
+        first = int(np.argmin(tokens_or_none))
+        raise _invalid("left_contexts", f"query {first} has a token below 0 that is not {PAD}, which stands for none")
+    return contexts
+
+
+def _temperature(field: str, value: float) -> None:
+    if not (np.isfinite(value) and value >= _MIN_TEMPERATURE):
+        raise _invalid(field, f"is {value:g}; allowed is {_MIN_TEMPERATURE:g} or more, finite")
 
 
 def _within(field: str, value: int, least: int, most: int) -> None:

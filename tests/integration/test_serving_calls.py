@@ -84,7 +84,7 @@ def test_answers_are_the_datastores_drafts(built: BuiltDatastore, channel: grpc.
     assert [list(tree.parents) for tree in response.trees] == [(tree.parents + 1).tolist() for tree in expected.trees]
     for tree, draft in zip(response.trees, expected.trees, strict=True):
         np.testing.assert_allclose(tree.dense_masses, draft.masses[:, 0], rtol=1e-6)
-    assert [tree.neighbors for tree in response.trees] == expected.neighbor_counts.tolist()
+    assert [tree.neighbors for tree in response.trees] == expected.neighbor_counts[:, 0].tolist()
     assert response.coverage.partitions_asked == response.coverage.partitions_answered == expected.partitions_asked
 
 
@@ -126,12 +126,6 @@ def test_a_message_over_the_size_limit_is_refused_unread(channel: grpc.Channel):
     with pytest.raises(grpc.RpcError) as refused:
         pb_grpc.RetrieverStub(channel).Retrieve(pb.RetrieveRequest(keys=bytes(5 << 20)))
     assert status_of(refused.value)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
-def test_garbage_in_place_of_a_message_is_a_status_and_the_server_goes_on(channel: grpc.Channel):
-    with pytest.raises(grpc.RpcError):
-        channel.unary_unary("/dresd.v1.Retriever/Retrieve")(b"\xff\xff\xff")
-    assert pb_grpc.RetrieverStub(channel).GetInfo(pb.GetInfoRequest()).build_id == "build-1"
 
 
 def test_a_failing_search_is_internal_and_the_server_goes_on(built: BuiltDatastore):

@@ -68,7 +68,10 @@ def test_while_it_loads_it_is_there_but_not_serving(built: BuiltDatastore):
             with pytest.raises(grpc.RpcError) as refused:
                 call(request)
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-            assert "being loaded" in refused.value.details()
+            assert refused.value.details() == "the datastore is still being loaded"
+        (answer,) = stub.RetrieveStream(iter([pb.RetrieveStreamRequest(request_id=1, request=good(built))]))
+        assert answer.error.code == grpc.StatusCode.UNAVAILABLE.value[0]
+        assert answer.error.message == "the datastore is still being loaded"
         gate.set()
         thread.server = thread.starting.result(PATIENCE_S)
         assert health_of(channel) == Health.SERVING

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +14,8 @@ from safetensors.numpy import save
 
 from dresd.identity import KeyRecipe, ModelIdentity
 from retriever_service.datastore import (
+    CHECKSUM_FIELD,
+    MANIFEST_FILE,
     REDUCER_FILE,
     ROUTING_FILE,
     TOKEN_TABLE_FILE,
@@ -23,6 +28,8 @@ from retriever_service.datastore import (
     PartitionRecord,
     RoutingTable,
     TokenTableBuilder,
+    manifest_checksum,
+    save_token_table,
     segment_directory,
     token_dtype,
     write_manifest,
@@ -77,7 +84,7 @@ def build_datastore(
     entries: EntryBatch | None = None,
     *,
     vocab_size: int = 50,
-    hidden_size: int = 12,
+    hidden_size: int | None = None,
     num_partitions: int = 1,
     codec: str = "flat",
     nprobe: int = 0,
@@ -94,6 +101,7 @@ def build_datastore(
     """
     entries = random_entries(vocab_size=vocab_size, seed=seed) if entries is None else entries
     dims = entries.keys.shape[1]
+    hidden_size = hidden_size or max(12, dims)
     path.mkdir(parents=True)
     random = np.random.default_rng(seed)
     if reducer is None:
@@ -107,7 +115,7 @@ def build_datastore(
         np.repeat(entries.next_tokens[:, None], 1, axis=1),
         np.full((len(entries), 1), 0.5, np.float32),
     )
-    table.build().save(path / TOKEN_TABLE_FILE)
+    save_token_table(path / TOKEN_TABLE_FILE, table.build())
     routing = RoutingTable.assign(np.bincount(entries.next_tokens, minlength=vocab_size), num_partitions)
     routing.save(path / ROUTING_FILE)
     owners = routing.split(entries.next_tokens, np.arange(len(entries)))
@@ -152,3 +160,12 @@ def build_datastore(
     )
     write_manifest(path, manifest)
     return BuiltDatastore(path, entries, manifest)
+
+
+def edit_manifest(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Changes a datastore's manifest by hand, as somebody does who corrects its checksum too."""
+    content = json.loads((path / MANIFEST_FILE).read_text())
+    del content[CHECKSUM_FIELD]
+    change(content)
+    content[CHECKSUM_FIELD] = manifest_checksum(content)
+    (path / MANIFEST_FILE).write_text(json.dumps(content))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import struct
 import subprocess
@@ -16,11 +15,9 @@ from retriever_service.datastore import (
     DatastoreError,
     FileRecord,
     RoutingTable,
-    read_manifest,
     verify,
-    write_manifest,
 )
-from tests.support.datastore import build_datastore
+from tests.support.datastore import build_datastore, edit_manifest
 
 FILES = [
     "reducer.safetensors",
@@ -126,102 +123,28 @@ def test_verify_names_every_damaged_file(copy):
     assert "partition-00000" not in caught.value.message
 
 
-def edit(copy, change):
-    manifest = json.loads((copy / "manifest.json").read_text())
-    change(manifest)
-    (copy / "manifest.json").write_text(json.dumps(manifest))
-
-
-def test_a_folder_without_a_manifest_is_an_interrupted_build(copy):
-    (copy / "manifest.json").unlink()
-    with pytest.raises(DatastoreError, match=r"no manifest\.json.*interrupted"):
-        Datastore.open(copy)
-
-
-def test_what_is_not_a_folder_is_said_so(tmp_path):
-    with pytest.raises(DatastoreError, match="nowhere is not a folder"):
-        Datastore.open(tmp_path / "nowhere")
-
-
-def test_a_newer_format_is_refused_whatever_else_it_has(copy):
-    def newer(manifest):
-        manifest["format_version"] = 2
-        manifest["something_new"] = {"unheard": "of"}
-        del manifest["partitions"]
-
-    edit(copy, newer)
-    with pytest.raises(DatastoreError, match=r"format 2.*up to 1"):
-        Datastore.open(copy)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"format_version": "1"}', b"[" * 100_000]
-)
-def test_a_manifest_that_is_none_is_named(copy, content):
-    (copy / "manifest.json").write_bytes(content)
-    with pytest.raises(DatastoreError, match=r"manifest\.json"):
-        Datastore.open(copy)
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        (lambda manifest: manifest.pop("build_id"), "build_id"),
-        (lambda manifest: manifest.update(surprise=1), "surprise"),
-        (lambda manifest: manifest.update(codec="zip"), "codec"),
-        (lambda manifest: manifest.update(num_entries=3), "num_entries"),
-        (lambda manifest: manifest.update({"token_dtype": "uint32"}), "token_dtype"),
-        (lambda manifest: manifest.update(partitions=[]), "partitions"),
-        (lambda manifest: manifest["partitions"].reverse(), "partitions"),
-        (lambda manifest: manifest["files"].pop("reducer.safetensors"), "files"),
-        (lambda manifest: manifest["model"].pop("vocab_size"), "vocab_size"),
-        (
-            lambda manifest: manifest["partitions"][0]["segments"][0].update(directory="../elsewhere"),
-            "directory: .*plain file name",
-        ),
-        (
-            lambda manifest: manifest["partitions"][0]["segments"][0].update(directory="/etc"),
-            "directory: .*plain file name",
-        ),
-        (
-            lambda manifest: manifest["partitions"][0]["segments"][0].update(directory=".."),
-            "directory: .*plain file name",
-        ),
-    ],
-)
-def test_a_manifest_that_contradicts_itself_is_refused_by_field(copy, change, field):
-    edit(copy, change)
-    with pytest.raises(DatastoreError, match=field):
-        Datastore.open(copy)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda manifest: manifest["key_recipe"].update(dims=16),
-        lambda manifest: manifest.update(codec="sq4"),
-        lambda manifest: manifest.update(codec="flat"),
-        lambda manifest: manifest.update(continuation_length=7),
-        lambda manifest: manifest.update(left_context_length=4),
-        lambda manifest: manifest["partitions"][1]["segments"][0]["files"].pop("index.faiss"),
-    ],
-)
-def test_files_other_than_the_manifest_describes_are_refused(copy, change):
-    edit(copy, change)
-    with pytest.raises(DatastoreError, match="partition-0000"):
-        Datastore.open(copy)
-
-
 @pytest.mark.parametrize("partitions", [[], [2], [-1], [0, 5]])
 def test_partitions_that_are_not_there_are_refused(intact, partitions):
     with pytest.raises(DatastoreError, match="partitions 0 to 1"):
         Datastore.open(intact.path, partitions=partitions)
 
 
-def test_a_manifest_is_read_as_written(intact, tmp_path):
-    write_manifest(tmp_path, intact.manifest)
-    assert read_manifest(tmp_path) == intact.manifest == read_manifest(intact.path)
-    assert [file.name for file in tmp_path.iterdir()] == ["manifest.json"]
+@pytest.mark.parametrize("change", ["replaced", "deleted", "renamed"])
+def test_what_becomes_of_an_open_datastores_names_does_not_matter(copy, change):
+    keys, next_tokens = np.eye(8, dtype=np.float32), np.arange(8)
+    store = Datastore.open(copy)
+    expected = Datastore.open(copy).draft(keys, next_tokens, neighbors=20, max_nodes=20)
+    if change == "renamed":
+        copy.rename(copy.with_name("other"))
+    for file in copy.rglob("*"):
+        if file.is_file() and change == "replaced":
+            beside = file.with_name("new")
+            beside.write_bytes(b"x")
+            beside.replace(file)
+        elif file.is_file():
+            file.unlink()
+    drafts = store.draft(keys, next_tokens, neighbors=20, max_nodes=20)
+    assert [tree.tokens.tolist() for tree in drafts.trees] == [tree.tokens.tolist() for tree in expected.trees]
 
 
 # Flipped bits in whatever steers reading, with checksums off: any outcome but a crash. In a process of its own, for
@@ -331,7 +254,7 @@ def test_verify_finds_content_that_no_build_writes(copy, file, break_rows):
     path = copy / "partition-00001-segment-000" / file
     np.save(path, break_rows(np.load(path)))
     record = FileRecord.of(path).model_dump()
-    edit(copy, lambda manifest: manifest["partitions"][1]["segments"][0]["files"].update({file: record}))
+    edit_manifest(copy, lambda manifest: manifest["partitions"][1]["segments"][0]["files"].update({file: record}))
     with pytest.raises(DatastoreError) as caught:
         verify(copy)
     assert str(path) in caught.value.message
@@ -340,6 +263,6 @@ def test_verify_finds_content_that_no_build_writes(copy, file, break_rows):
 def test_verify_finds_entries_that_queries_are_led_away_from(copy):
     RoutingTable.assign(np.array([1] * 50), 2).save(copy / "routing.safetensors")
     record = FileRecord.of(copy / "routing.safetensors").model_dump()
-    edit(copy, lambda manifest: manifest["files"].update({"routing.safetensors": record}))
+    edit_manifest(copy, lambda manifest: manifest["files"].update({"routing.safetensors": record}))
     with pytest.raises(DatastoreError, match="routing table"):
         verify(copy)

@@ -20,17 +20,28 @@ def test_addresses_split(listen: str, parts: tuple[str, int]):
     assert split_address(listen) == parts
 
 
-@pytest.mark.parametrize("listen", ["", "localhost", "50051", "host:", "host:x", "host:65536", "host:-1", "::1:80"])
+@pytest.mark.parametrize(
+    "listen",
+    [
+        "", "localhost", "50051", "host:", "host:x", "host:65536", "host:-1", "::1:80", "host:\N{SUPERSCRIPT TWO}",
+        "host:" + "1" * 5_000, "a b:1", "/a:1", "a\0:1", "a\n:1", "é:1", "\udcff:1", "a/b:1", "user@a:1", "[]:1",
+        "[:1", "unix:/tmp/x:1", "x" * 300 + ":1", "x" * 100_000, "[" + "1" * 300 + "]:1", " host:1", "host:1 ",
+        "host:1\n",
+    ],
+)  # fmt: skip
 def test_an_address_that_is_none_is_refused(listen: str):
-    with pytest.raises(ServeError, match="HOST:PORT"):
+    with pytest.raises(ServeError, match="HOST:PORT") as refused:
         ServeConfig(Path("d"), listen=listen)
+    assert len(str(refused.value)) < 500
+    assert str(refused.value).isprintable()
 
 
 @pytest.mark.parametrize(
     ("changes", "name"),
     [
-        ({"search_threads": 0}, "search_threads"),
-        ({"queue_size": 0}, "queue_size"),
+        *(({"search_threads": number}, "search_threads") for number in (-1, 0, 257, 2**63, 10**1_000)),
+        *(({"queue_size": number}, "queue_size") for number in (-1, 0, 65_537, 2**63, 10**1_000)),
+        *(({"partitions": (number,)}, "partitions") for number in (-1, 2**32, 10**1_000)),
         ({"shutdown_grace_s": -1.0}, "shutdown_grace_s"),
         ({"shutdown_grace_s": float("nan")}, "shutdown_grace_s"),
         ({"partitions": (0, -1)}, "partitions"),
@@ -38,8 +49,14 @@ def test_an_address_that_is_none_is_refused(listen: str):
     ],
 )
 def test_a_value_out_of_range_is_named(changes: dict[str, object], name: str):
-    with pytest.raises(ServeError, match=name):
+    with pytest.raises(ServeError, match=name) as refused:
         ServeConfig(Path("d"), **changes)
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("changes", [{"search_threads": 256}, {"queue_size": 65_536}, {"partitions": (2**32 - 1,)}])
+def test_a_value_at_the_end_of_its_range_is_taken(changes: dict[str, object]):
+    ServeConfig(Path("d"), **changes)
 
 
 def test_limits_are_at_least_one():

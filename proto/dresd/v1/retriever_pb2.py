@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64resd/v1/retriever.proto\x12\x08\x64resd.v1\"\x10\n\x0eGetInfoRequest\"\xc2\x02\n\x0fGetInfoResponse\x12\x17\n\x0fservice_version\x18\x01 \x01(\t\x12\x10\n\x08\x62uild_id\x18\x02 \x01(\t\x12&\n\x05model\x18\x03 \x01(\x0b\x32\x17.dresd.v1.ModelIdentity\x12\'\n\nkey_recipe\x18\x04 \x01(\x0b\x32\x13.dresd.v1.KeyRecipe\x12\x1b\n\x13\x63ontinuation_length\x18\x05 \x01(\r\x12\x1b\n\x13left_context_length\x18\x06 \x01(\r\x12 \n\x06limits\x18\x07 \x01(\x0b\x32\x10.dresd.v1.Limits\x12\'\n\x07routing\x18\x08 \x01(\x0b\x32\x16.dresd.v1.RoutingTable\x12\x19\n\x11served_partitions\x18\t \x03(\r\x12\x13\n\x0bnum_entries\x18\n \x01(\x04\"\x8d\x01\n\rModelIdentity\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x1b\n\x13weights_fingerprint\x18\x03 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x04 \x01(\t\x12\x13\n\x0bhidden_size\x18\x05 \x01(\r\x12\x12\n\nvocab_size\x18\x06 \x01(\r\"L\n\tKeyRecipe\x12\r\n\x05layer\x18\x01 \x01(\t\x12\x0c\n\x04norm\x18\x02 \x01(\t\x12\x0c\n\x04\x64ims\x18\x03 \x01(\r\x12\x14\n\x0creducer_hash\x18\x04 \x01(\t\"G\n\x06Limits\x12\x13\n\x0bmax_queries\x18\x01 \x01(\r\x12\x15\n\rmax_neighbors\x18\x02 \x01(\r\x12\x11\n\tmax_nodes\x18\x03 \x01(\r\"[\n\x0cRoutingTable\x12\x16\n\x0enum_partitions\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x03(\r\x12\x0f\n\x07offsets\x18\x03 \x03(\r\x12\x12\n\npartitions\x18\x04 \x03(\r\"\x13\n\x11GetReducerRequest\"9\n\x12GetReducerResponse\x12\x13\n\x0bsafetensors\x18\x01 \x01(\x0c\x12\x0e\n\x06sha256\x18\x02 \x01(\t\"\xf7\x01\n\x0fRetrieveRequest\x12\x10\n\x08\x62uild_id\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12#\n\x08key_type\x18\x03 \x01(\x0e\x32\x11.dresd.v1.KeyType\x12\x13\n\x0bnum_queries\x18\x04 \x01(\r\x12\x0c\n\x04\x64ims\x18\x05 \x01(\r\x12\x13\n\x0bnext_tokens\x18\x06 \x03(\r\x12\x11\n\tneighbors\x18\x07 \x01(\r\x12\x11\n\tmax_nodes\x18\x08 \x01(\r\x12\x11\n\tmax_depth\x18\t \x01(\r\x12\x1e\n\x16similarity_temperature\x18\n \x01(\x02\x12\x0e\n\x06nprobe\x18\x0b \x01(\r\"\x96\x01\n\x10RetrieveResponse\x12\x10\n\x08\x62uild_id\x18\x01 \x01(\t\x12\"\n\x05trees\x18\x02 \x03(\x0b\x32\x13.dresd.v1.DraftTree\x12$\n\x08\x63overage\x18\x03 \x01(\x0b\x32\x12.dresd.v1.Coverage\x12&\n\x06timing\x18\x04 \x01(\x0b\x32\x16.dresd.v1.ServerTiming\"\xba\x01\n\tDraftTree\x12\x0e\n\x06tokens\x18\x01 \x03(\r\x12\x0f\n\x07parents\x18\x02 \x03(\r\x12\x14\n\x0c\x64\x65nse_masses\x18\x03 \x03(\x02\x12\x15\n\rsparse_masses\x18\x04 \x03(\x02\x12\x18\n\x10\x64\x65nse_total_mass\x18\x05 \x01(\x02\x12\x19\n\x11sparse_total_mass\x18\x06 \x01(\x02\x12\x17\n\x0f\x62\x65st_similarity\x18\x07 \x01(\x02\x12\x11\n\tneighbors\x18\x08 \x01(\r\"A\n\x08\x43overage\x12\x18\n\x10partitions_asked\x18\x01 \x01(\r\x12\x1b\n\x13partitions_answered\x18\x02 \x01(\r\"E\n\x0cServerTiming\x12\x10\n\x08queue_us\x18\x01 \x01(\r\x12\x11\n\tsearch_us\x18\x02 \x01(\r\x12\x10\n\x08merge_us\x18\x03 \x01(\r\"k\n\x15RetrieveStreamRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12*\n\x07request\x18\x02 \x01(\x0b\x32\x19.dresd.v1.RetrieveRequest\x12\x12\n\ntimeout_us\x18\x03 \x01(\r\"\x8e\x01\n\x16RetrieveStreamResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12.\n\x08response\x18\x02 \x01(\x0b\x32\x1a.dresd.v1.RetrieveResponseH\x00\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x15.dresd.v1.StreamErrorH\x00\x42\x08\n\x06result\",\n\x0bStreamError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t*O\n\x07KeyType\x12\x18\n\x14KEY_TYPE_UNSPECIFIED\x10\x00\x12\x14\n\x10KEY_TYPE_FLOAT16\x10\x01\x12\x14\n\x10KEY_TYPE_FLOAT32\x10\x02\x32\xb0\x02\n\tRetriever\x12>\n\x07GetInfo\x12\x18.dresd.v1.GetInfoRequest\x1a\x19.dresd.v1.GetInfoResponse\x12G\n\nGetReducer\x12\x1b.dresd.v1.GetReducerRequest\x1a\x1c.dresd.v1.GetReducerResponse\x12\x41\n\x08Retrieve\x12\x19.dresd.v1.RetrieveRequest\x1a\x1a.dresd.v1.RetrieveResponse\x12W\n\x0eRetrieveStream\x12\x1f.dresd.v1.RetrieveStreamRequest\x1a .dresd.v1.RetrieveStreamResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64resd/v1/retriever.proto\x12\x08\x64resd.v1\"\x10\n\x0eGetInfoRequest\"\xc2\x02\n\x0fGetInfoResponse\x12\x17\n\x0fservice_version\x18\x01 \x01(\t\x12\x10\n\x08\x62uild_id\x18\x02 \x01(\t\x12&\n\x05model\x18\x03 \x01(\x0b\x32\x17.dresd.v1.ModelIdentity\x12\'\n\nkey_recipe\x18\x04 \x01(\x0b\x32\x13.dresd.v1.KeyRecipe\x12\x1b\n\x13\x63ontinuation_length\x18\x05 \x01(\r\x12\x1b\n\x13left_context_length\x18\x06 \x01(\r\x12 \n\x06limits\x18\x07 \x01(\x0b\x32\x10.dresd.v1.Limits\x12\'\n\x07routing\x18\x08 \x01(\x0b\x32\x16.dresd.v1.RoutingTable\x12\x19\n\x11served_partitions\x18\t \x03(\r\x12\x13\n\x0bnum_entries\x18\n \x01(\x04\"\x8d\x01\n\rModelIdentity\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x1b\n\x13weights_fingerprint\x18\x03 \x01(\t\x12\x16\n\x0etokenizer_hash\x18\x04 \x01(\t\x12\x13\n\x0bhidden_size\x18\x05 \x01(\r\x12\x12\n\nvocab_size\x18\x06 \x01(\r\"L\n\tKeyRecipe\x12\r\n\x05layer\x18\x01 \x01(\t\x12\x0c\n\x04norm\x18\x02 \x01(\t\x12\x0c\n\x04\x64ims\x18\x03 \x01(\r\x12\x14\n\x0creducer_hash\x18\x04 \x01(\t\"G\n\x06Limits\x12\x13\n\x0bmax_queries\x18\x01 \x01(\r\x12\x15\n\rmax_neighbors\x18\x02 \x01(\r\x12\x11\n\tmax_nodes\x18\x03 \x01(\r\"[\n\x0cRoutingTable\x12\x16\n\x0enum_partitions\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x03(\r\x12\x0f\n\x07offsets\x18\x03 \x03(\r\x12\x12\n\npartitions\x18\x04 \x03(\r\"\x13\n\x11GetReducerRequest\"9\n\x12GetReducerResponse\x12\x13\n\x0bsafetensors\x18\x01 \x01(\x0c\x12\x0e\n\x06sha256\x18\x02 \x01(\t\"\x16\n\x14GetTokenTableRequest\"J\n\x15GetTokenTableResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\x12\x12\n\ntotal_size\x18\x02 \x01(\x04\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"\xdf\x02\n\x0fRetrieveRequest\x12\x10\n\x08\x62uild_id\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12#\n\x08key_type\x18\x03 \x01(\x0e\x32\x11.dresd.v1.KeyType\x12\x13\n\x0bnum_queries\x18\x04 \x01(\r\x12\x0c\n\x04\x64ims\x18\x05 \x01(\r\x12\x13\n\x0bnext_tokens\x18\x06 \x03(\r\x12\x11\n\tneighbors\x18\x07 \x01(\r\x12\x11\n\tmax_nodes\x18\x08 \x01(\r\x12\x11\n\tmax_depth\x18\t \x01(\r\x12\x1e\n\x16similarity_temperature\x18\n \x01(\x02\x12\x0e\n\x06nprobe\x18\x0b \x01(\r\x12\x15\n\rleft_contexts\x18\x0c \x01(\x0c\x12\x1a\n\x12left_context_width\x18\r \x01(\r\x12\x18\n\x10sparse_neighbors\x18\x0e \x01(\r\x12\x19\n\x11match_temperature\x18\x0f \x01(\x02\"\x96\x01\n\x10RetrieveResponse\x12\x10\n\x08\x62uild_id\x18\x01 \x01(\t\x12\"\n\x05trees\x18\x02 \x03(\x0b\x32\x13.dresd.v1.DraftTree\x12$\n\x08\x63overage\x18\x03 \x01(\x0b\x32\x12.dresd.v1.Coverage\x12&\n\x06timing\x18\x04 \x01(\x0b\x32\x16.dresd.v1.ServerTiming\"\xeb\x01\n\tDraftTree\x12\x0e\n\x06tokens\x18\x01 \x03(\r\x12\x0f\n\x07parents\x18\x02 \x03(\r\x12\x14\n\x0c\x64\x65nse_masses\x18\x03 \x03(\x02\x12\x15\n\rsparse_masses\x18\x04 \x03(\x02\x12\x18\n\x10\x64\x65nse_total_mass\x18\x05 \x01(\x02\x12\x19\n\x11sparse_total_mass\x18\x06 \x01(\x02\x12\x17\n\x0f\x62\x65st_similarity\x18\x07 \x01(\x02\x12\x11\n\tneighbors\x18\x08 \x01(\r\x12\x15\n\rlongest_match\x18\t \x01(\r\x12\x18\n\x10sparse_neighbors\x18\n \x01(\r\"A\n\x08\x43overage\x12\x18\n\x10partitions_asked\x18\x01 \x01(\r\x12\x1b\n\x13partitions_answered\x18\x02 \x01(\r\"E\n\x0cServerTiming\x12\x10\n\x08queue_us\x18\x01 \x01(\r\x12\x11\n\tsearch_us\x18\x02 \x01(\r\x12\x10\n\x08merge_us\x18\x03 \x01(\r\"k\n\x15RetrieveStreamRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12*\n\x07request\x18\x02 \x01(\x0b\x32\x19.dresd.v1.RetrieveRequest\x12\x12\n\ntimeout_us\x18\x03 \x01(\r\"\x8e\x01\n\x16RetrieveStreamResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x04\x12.\n\x08response\x18\x02 \x01(\x0b\x32\x1a.dresd.v1.RetrieveResponseH\x00\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x15.dresd.v1.StreamErrorH\x00\x42\x08\n\x06result\",\n\x0bStreamError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t*O\n\x07KeyType\x12\x18\n\x14KEY_TYPE_UNSPECIFIED\x10\x00\x12\x14\n\x10KEY_TYPE_FLOAT16\x10\x01\x12\x14\n\x10KEY_TYPE_FLOAT32\x10\x02\x32\x84\x03\n\tRetriever\x12>\n\x07GetInfo\x12\x18.dresd.v1.GetInfoRequest\x1a\x19.dresd.v1.GetInfoResponse\x12G\n\nGetReducer\x12\x1b.dresd.v1.GetReducerRequest\x1a\x1c.dresd.v1.GetReducerResponse\x12R\n\rGetTokenTable\x12\x1e.dresd.v1.GetTokenTableRequest\x1a\x1f.dresd.v1.GetTokenTableResponse0\x01\x12\x41\n\x08Retrieve\x12\x19.dresd.v1.RetrieveRequest\x1a\x1a.dresd.v1.RetrieveResponse\x12W\n\x0eRetrieveStream\x12\x1f.dresd.v1.RetrieveStreamRequest\x1a .dresd.v1.RetrieveStreamResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'dresd.v1.retriever_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_KEYTYPE']._serialized_start=1879
-  _globals['_KEYTYPE']._serialized_end=1958
+  _globals['_KEYTYPE']._serialized_start=2132
+  _globals['_KEYTYPE']._serialized_end=2211
   _globals['_GETINFOREQUEST']._serialized_start=38
   _globals['_GETINFOREQUEST']._serialized_end=54
   _globals['_GETINFORESPONSE']._serialized_start=57
@@ -49,22 +49,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETREDUCERREQUEST']._serialized_end=788
   _globals['_GETREDUCERRESPONSE']._serialized_start=790
   _globals['_GETREDUCERRESPONSE']._serialized_end=847
-  _globals['_RETRIEVEREQUEST']._serialized_start=850
-  _globals['_RETRIEVEREQUEST']._serialized_end=1097
-  _globals['_RETRIEVERESPONSE']._serialized_start=1100
-  _globals['_RETRIEVERESPONSE']._serialized_end=1250
-  _globals['_DRAFTTREE']._serialized_start=1253
-  _globals['_DRAFTTREE']._serialized_end=1439
-  _globals['_COVERAGE']._serialized_start=1441
-  _globals['_COVERAGE']._serialized_end=1506
-  _globals['_SERVERTIMING']._serialized_start=1508
-  _globals['_SERVERTIMING']._serialized_end=1577
-  _globals['_RETRIEVESTREAMREQUEST']._serialized_start=1579
-  _globals['_RETRIEVESTREAMREQUEST']._serialized_end=1686
-  _globals['_RETRIEVESTREAMRESPONSE']._serialized_start=1689
-  _globals['_RETRIEVESTREAMRESPONSE']._serialized_end=1831
-  _globals['_STREAMERROR']._serialized_start=1833
-  _globals['_STREAMERROR']._serialized_end=1877
-  _globals['_RETRIEVER']._serialized_start=1961
-  _globals['_RETRIEVER']._serialized_end=2265
+  _globals['_GETTOKENTABLEREQUEST']._serialized_start=849
+  _globals['_GETTOKENTABLEREQUEST']._serialized_end=871
+  _globals['_GETTOKENTABLERESPONSE']._serialized_start=873
+  _globals['_GETTOKENTABLERESPONSE']._serialized_end=947
+  _globals['_RETRIEVEREQUEST']._serialized_start=950
+  _globals['_RETRIEVEREQUEST']._serialized_end=1301
+  _globals['_RETRIEVERESPONSE']._serialized_start=1304
+  _globals['_RETRIEVERESPONSE']._serialized_end=1454
+  _globals['_DRAFTTREE']._serialized_start=1457
+  _globals['_DRAFTTREE']._serialized_end=1692
+  _globals['_COVERAGE']._serialized_start=1694
+  _globals['_COVERAGE']._serialized_end=1759
+  _globals['_SERVERTIMING']._serialized_start=1761
+  _globals['_SERVERTIMING']._serialized_end=1830
+  _globals['_RETRIEVESTREAMREQUEST']._serialized_start=1832
+  _globals['_RETRIEVESTREAMREQUEST']._serialized_end=1939
+  _globals['_RETRIEVESTREAMRESPONSE']._serialized_start=1942
+  _globals['_RETRIEVESTREAMRESPONSE']._serialized_end=2084
+  _globals['_STREAMERROR']._serialized_start=2086
+  _globals['_STREAMERROR']._serialized_end=2130
+  _globals['_RETRIEVER']._serialized_start=2214
+  _globals['_RETRIEVER']._serialized_end=2602
 # @@protoc_insertion_point(module_scope)

@@ -281,6 +281,51 @@ class GetReducerResponse(_message.Message):
 Global___GetReducerResponse: _TypeAlias = GetReducerResponse  # noqa: Y015
 
 @_typing.final
+class GetTokenTableRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTokenTableRequest: _TypeAlias = GetTokenTableRequest  # noqa: Y015
+
+@_typing.final
+class GetTokenTableResponse(_message.Message):
+    """A part of the file, in order; the other fields are the same in every part."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHUNK_FIELD_NUMBER: _builtins.int
+    TOTAL_SIZE_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    chunk: _builtins.bytes
+    """At most 1 MiB."""
+    total_size: _builtins.int
+    """Bytes of the whole file."""
+    sha256: _builtins.str
+    """sha256, hex, of the whole file."""
+    def __init__(
+        self,
+        *,
+        chunk: _builtins.bytes = ...,
+        total_size: _builtins.int = ...,
+        sha256: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "sha256", b"sha256", "total_size", b"total_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTokenTableResponse: _TypeAlias = GetTokenTableResponse  # noqa: Y015
+
+@_typing.final
 class RetrieveRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -295,6 +340,10 @@ class RetrieveRequest(_message.Message):
     MAX_DEPTH_FIELD_NUMBER: _builtins.int
     SIMILARITY_TEMPERATURE_FIELD_NUMBER: _builtins.int
     NPROBE_FIELD_NUMBER: _builtins.int
+    LEFT_CONTEXTS_FIELD_NUMBER: _builtins.int
+    LEFT_CONTEXT_WIDTH_FIELD_NUMBER: _builtins.int
+    SPARSE_NEIGHBORS_FIELD_NUMBER: _builtins.int
+    MATCH_TEMPERATURE_FIELD_NUMBER: _builtins.int
     build_id: _builtins.str
     """The build the caller shook hands with; empty accepts any."""
     keys: _builtins.bytes
@@ -305,7 +354,7 @@ class RetrieveRequest(_message.Message):
     num_queries: _builtins.int
     dims: _builtins.int
     neighbors: _builtins.int
-    """Neighbours searched for each query."""
+    """Dense neighbours searched for each query; 0 for none, where sparse_neighbors is not 0 too."""
     max_nodes: _builtins.int
     """Nodes of the draft tree returned for each query, at most."""
     max_depth: _builtins.int
@@ -314,6 +363,18 @@ class RetrieveRequest(_message.Message):
     """A neighbour with cosine s adds exp((s - 1) / similarity_temperature) to each node of its continuation."""
     nprobe: _builtins.int
     """Inverted lists searched within the next token's group; 0 is the datastore's own setting."""
+    left_contexts: _builtins.bytes
+    """num_queries x left_context_width int32: the tokens before each next token, most recent first, -1 for none.
+    What sparse neighbours are found by: entries whose left context agrees longest with it.
+    """
+    left_context_width: _builtins.int
+    """At most GetInfoResponse.left_context_length."""
+    sparse_neighbors: _builtins.int
+    """Sparse neighbours looked up for each query; 0 for none."""
+    match_temperature: _builtins.float
+    """A neighbour that matches m of the left_context_length tokens stored adds
+    exp((m - left_context_length) / match_temperature) to each node of its continuation.
+    """
     @_builtins.property
     def next_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """[num_queries]: the token just chosen, which every neighbour must share."""
@@ -332,10 +393,14 @@ class RetrieveRequest(_message.Message):
         max_depth: _builtins.int = ...,
         similarity_temperature: _builtins.float = ...,
         nprobe: _builtins.int = ...,
+        left_contexts: _builtins.bytes = ...,
+        left_context_width: _builtins.int = ...,
+        sparse_neighbors: _builtins.int = ...,
+        match_temperature: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_id", b"build_id", "dims", b"dims", "key_type", b"key_type", "keys", b"keys", "max_depth", b"max_depth", "max_nodes", b"max_nodes", "neighbors", b"neighbors", "next_tokens", b"next_tokens", "nprobe", b"nprobe", "num_queries", b"num_queries", "similarity_temperature", b"similarity_temperature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_id", b"build_id", "dims", b"dims", "key_type", b"key_type", "keys", b"keys", "left_context_width", b"left_context_width", "left_contexts", b"left_contexts", "match_temperature", b"match_temperature", "max_depth", b"max_depth", "max_nodes", b"max_nodes", "neighbors", b"neighbors", "next_tokens", b"next_tokens", "nprobe", b"nprobe", "num_queries", b"num_queries", "similarity_temperature", b"similarity_temperature", "sparse_neighbors", b"sparse_neighbors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -388,13 +453,20 @@ class DraftTree(_message.Message):
     SPARSE_TOTAL_MASS_FIELD_NUMBER: _builtins.int
     BEST_SIMILARITY_FIELD_NUMBER: _builtins.int
     NEIGHBORS_FIELD_NUMBER: _builtins.int
+    LONGEST_MATCH_FIELD_NUMBER: _builtins.int
+    SPARSE_NEIGHBORS_FIELD_NUMBER: _builtins.int
     dense_total_mass: _builtins.float
     """Mass of all dense neighbours, those pruned from the tree or without a continuation too."""
     sparse_total_mass: _builtins.float
+    """Mass of all sparse neighbours, likewise."""
     best_similarity: _builtins.float
-    """Highest cosine among the neighbours; 0 when there are none."""
+    """Highest cosine among the dense neighbours; 0 when there are none."""
     neighbors: _builtins.int
     """Dense neighbours found."""
+    longest_match: _builtins.int
+    """Tokens of left context that the best sparse neighbour matches; 0 when there are none."""
+    sparse_neighbors: _builtins.int
+    """Sparse neighbours found."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """[n]."""
@@ -409,7 +481,7 @@ class DraftTree(_message.Message):
 
     @_builtins.property
     def sparse_masses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """[n], or empty when no sparse lookup was made."""
+        """[n]: likewise of the sparse neighbours; empty when none was found. An entry found both ways adds to both."""
 
     def __init__(
         self,
@@ -422,10 +494,12 @@ class DraftTree(_message.Message):
         sparse_total_mass: _builtins.float = ...,
         best_similarity: _builtins.float = ...,
         neighbors: _builtins.int = ...,
+        longest_match: _builtins.int = ...,
+        sparse_neighbors: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_similarity", b"best_similarity", "dense_masses", b"dense_masses", "dense_total_mass", b"dense_total_mass", "neighbors", b"neighbors", "parents", b"parents", "sparse_masses", b"sparse_masses", "sparse_total_mass", b"sparse_total_mass", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_similarity", b"best_similarity", "dense_masses", b"dense_masses", "dense_total_mass", b"dense_total_mass", "longest_match", b"longest_match", "neighbors", b"neighbors", "parents", b"parents", "sparse_masses", b"sparse_masses", "sparse_neighbors", b"sparse_neighbors", "sparse_total_mass", b"sparse_total_mass", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -464,6 +538,7 @@ class ServerTiming(_message.Message):
     MERGE_US_FIELD_NUMBER: _builtins.int
     queue_us: _builtins.int
     search_us: _builtins.int
+    """Dense and sparse search together."""
     merge_us: _builtins.int
     def __init__(
         self,

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class RetrieverStub:
-    """Answers (key, next token) with a draft tree made of the continuations of the nearest keys.
+    """Answers (key, left context, next token) with a draft tree made of the continuations of the nearest keys and of the
+    longest matching left contexts.
 
     Statuses: INVALID_ARGUMENT names the offending field; FAILED_PRECONDITION is another build or model;
     RESOURCE_EXHAUSTED is a full queue; UNAVAILABLE is loading or draining; DEADLINE_EXCEEDED is work dropped
@@ -49,6 +50,11 @@ class RetrieverStub:
                 request_serializer=dresd_dot_v1_dot_retriever__pb2.GetReducerRequest.SerializeToString,
                 response_deserializer=dresd_dot_v1_dot_retriever__pb2.GetReducerResponse.FromString,
                 _registered_method=True)
+        self.GetTokenTable = channel.unary_stream(
+                '/dresd.v1.Retriever/GetTokenTable',
+                request_serializer=dresd_dot_v1_dot_retriever__pb2.GetTokenTableRequest.SerializeToString,
+                response_deserializer=dresd_dot_v1_dot_retriever__pb2.GetTokenTableResponse.FromString,
+                _registered_method=True)
         self.Retrieve = channel.unary_unary(
                 '/dresd.v1.Retriever/Retrieve',
                 request_serializer=dresd_dot_v1_dot_retriever__pb2.RetrieveRequest.SerializeToString,
@@ -62,7 +68,8 @@ class RetrieverStub:
 
 
 class RetrieverServicer:
-    """Answers (key, next token) with a draft tree made of the continuations of the nearest keys.
+    """Answers (key, left context, next token) with a draft tree made of the continuations of the nearest keys and of the
+    longest matching left contexts.
 
     Statuses: INVALID_ARGUMENT names the offending field; FAILED_PRECONDITION is another build or model;
     RESOURCE_EXHAUSTED is a full queue; UNAVAILABLE is loading or draining; DEADLINE_EXCEEDED is work dropped
@@ -78,6 +85,13 @@ class RetrieverServicer:
 
     def GetReducer(self, request, context):
         """The affine map that turns a hidden state into a key, as a safetensors file.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTokenTable(self, request, context):
+        """Likely next tokens after a token and after a pair of tokens, as a safetensors file in chunks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -110,6 +124,11 @@ def add_RetrieverServicer_to_server(servicer, server):
                     request_deserializer=dresd_dot_v1_dot_retriever__pb2.GetReducerRequest.FromString,
                     response_serializer=dresd_dot_v1_dot_retriever__pb2.GetReducerResponse.SerializeToString,
             ),
+            'GetTokenTable': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetTokenTable,
+                    request_deserializer=dresd_dot_v1_dot_retriever__pb2.GetTokenTableRequest.FromString,
+                    response_serializer=dresd_dot_v1_dot_retriever__pb2.GetTokenTableResponse.SerializeToString,
+            ),
             'Retrieve': grpc.unary_unary_rpc_method_handler(
                     servicer.Retrieve,
                     request_deserializer=dresd_dot_v1_dot_retriever__pb2.RetrieveRequest.FromString,
@@ -129,7 +148,8 @@ def add_RetrieverServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Retriever:
-    """Answers (key, next token) with a draft tree made of the continuations of the nearest keys.
+    """Answers (key, left context, next token) with a draft tree made of the continuations of the nearest keys and of the
+    longest matching left contexts.
 
     Statuses: INVALID_ARGUMENT names the offending field; FAILED_PRECONDITION is another build or model;
     RESOURCE_EXHAUSTED is a full queue; UNAVAILABLE is loading or draining; DEADLINE_EXCEEDED is work dropped
@@ -180,6 +200,33 @@ class Retriever:
             '/dresd.v1.Retriever/GetReducer',
             dresd_dot_v1_dot_retriever__pb2.GetReducerRequest.SerializeToString,
             dresd_dot_v1_dot_retriever__pb2.GetReducerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTokenTable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dresd.v1.Retriever/GetTokenTable',
+            dresd_dot_v1_dot_retriever__pb2.GetTokenTableRequest.SerializeToString,
+            dresd_dot_v1_dot_retriever__pb2.GetTokenTableResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -31,7 +31,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class RetrieverStub:
-    """Answers (key, next token) with a draft tree made of the continuations of the nearest keys.
+    """Answers (key, left context, next token) with a draft tree made of the continuations of the nearest keys and of the
+    longest matching left contexts.
 
     Statuses: INVALID_ARGUMENT names the offending field; FAILED_PRECONDITION is another build or model;
     RESOURCE_EXHAUSTED is a full queue; UNAVAILABLE is loading or draining; DEADLINE_EXCEEDED is work dropped
@@ -46,6 +47,8 @@ class RetrieverStub:
     """The handshake: what this server serves and what a request to it may ask for."""
     GetReducer: _grpc.UnaryUnaryMultiCallable[_retriever_pb2.GetReducerRequest, _retriever_pb2.GetReducerResponse]
     """The affine map that turns a hidden state into a key, as a safetensors file."""
+    GetTokenTable: _grpc.UnaryStreamMultiCallable[_retriever_pb2.GetTokenTableRequest, _retriever_pb2.GetTokenTableResponse]
+    """Likely next tokens after a token and after a pair of tokens, as a safetensors file in chunks."""
     Retrieve: _grpc.UnaryUnaryMultiCallable[_retriever_pb2.RetrieveRequest, _retriever_pb2.RetrieveResponse]
     """One batch of queries, one answer."""
     RetrieveStream: _grpc.StreamStreamMultiCallable[_retriever_pb2.RetrieveStreamRequest, _retriever_pb2.RetrieveStreamResponse]
@@ -53,7 +56,8 @@ class RetrieverStub:
 
 @_typing.type_check_only
 class RetrieverAsyncStub(RetrieverStub):
-    """Answers (key, next token) with a draft tree made of the continuations of the nearest keys.
+    """Answers (key, left context, next token) with a draft tree made of the continuations of the nearest keys and of the
+    longest matching left contexts.
 
     Statuses: INVALID_ARGUMENT names the offending field; FAILED_PRECONDITION is another build or model;
     RESOURCE_EXHAUSTED is a full queue; UNAVAILABLE is loading or draining; DEADLINE_EXCEEDED is work dropped
@@ -65,13 +69,16 @@ class RetrieverAsyncStub(RetrieverStub):
     """The handshake: what this server serves and what a request to it may ask for."""
     GetReducer: _aio.UnaryUnaryMultiCallable[_retriever_pb2.GetReducerRequest, _retriever_pb2.GetReducerResponse]  # type: ignore[assignment]
     """The affine map that turns a hidden state into a key, as a safetensors file."""
+    GetTokenTable: _aio.UnaryStreamMultiCallable[_retriever_pb2.GetTokenTableRequest, _retriever_pb2.GetTokenTableResponse]  # type: ignore[assignment]
+    """Likely next tokens after a token and after a pair of tokens, as a safetensors file in chunks."""
     Retrieve: _aio.UnaryUnaryMultiCallable[_retriever_pb2.RetrieveRequest, _retriever_pb2.RetrieveResponse]  # type: ignore[assignment]
     """One batch of queries, one answer."""
     RetrieveStream: _aio.StreamStreamMultiCallable[_retriever_pb2.RetrieveStreamRequest, _retriever_pb2.RetrieveStreamResponse]  # type: ignore[assignment]
     """The decoder's normal path: one long-lived stream; answers carry the request's id and may come in any order."""
 
 class RetrieverServicer(metaclass=_abc_1.ABCMeta):
-    """Answers (key, next token) with a draft tree made of the continuations of the nearest keys.
+    """Answers (key, left context, next token) with a draft tree made of the continuations of the nearest keys and of the
+    longest matching left contexts.
 
     Statuses: INVALID_ARGUMENT names the offending field; FAILED_PRECONDITION is another build or model;
     RESOURCE_EXHAUSTED is a full queue; UNAVAILABLE is loading or draining; DEADLINE_EXCEEDED is work dropped
@@ -93,6 +100,14 @@ class RetrieverServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_retriever_pb2.GetReducerResponse, _abc.Awaitable[_retriever_pb2.GetReducerResponse]]:
         """The affine map that turns a hidden state into a key, as a safetensors file."""
+
+    @_abc_1.abstractmethod
+    def GetTokenTable(
+        self,
+        request: _retriever_pb2.GetTokenTableRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_retriever_pb2.GetTokenTableResponse], _abc.AsyncIterator[_retriever_pb2.GetTokenTableResponse]]:
+        """Likely next tokens after a token and after a pair of tokens, as a safetensors file in chunks."""
 
     @_abc_1.abstractmethod
     def Retrieve(

@@ -1,0 +1,58 @@
+"""Puts the service on a server, with a request that is no message read as None in place of an exception.
+
+gRPC answers an exception of its deserialiser with UNKNOWN and logs a traceback, as if the server were at fault; the
+service answers None with INVALID_ARGUMENT. Knows names and message types, nothing of what they mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from dresd.v1 import retriever_pb2 as pb
+from retriever_service.serving.service import RetrieverService
+
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Retriever"].full_name
+
+M = TypeVar("M", bound=Message)
+
+
+def register(service: RetrieverService, server: grpc.aio.Server) -> None:
+    """Makes the server answer the contract's five calls with the service's methods."""
+    # Any: every call has messages of its own types.
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "GetInfo": grpc.unary_unary_rpc_method_handler(
+            service.GetInfo, _message_or_none(pb.GetInfoRequest), pb.GetInfoResponse.SerializeToString
+        ),
+        "GetReducer": grpc.unary_unary_rpc_method_handler(
+            service.GetReducer, _message_or_none(pb.GetReducerRequest), pb.GetReducerResponse.SerializeToString
+        ),
+        "GetTokenTable": grpc.unary_stream_rpc_method_handler(
+            service.GetTokenTable,
+            _message_or_none(pb.GetTokenTableRequest),
+            pb.GetTokenTableResponse.SerializeToString,
+        ),
+        "Retrieve": grpc.unary_unary_rpc_method_handler(
+            service.Retrieve, _message_or_none(pb.RetrieveRequest), pb.RetrieveResponse.SerializeToString
+        ),
+        "RetrieveStream": grpc.stream_stream_rpc_method_handler(
+            service.RetrieveStream,
+            _message_or_none(pb.RetrieveStreamRequest),
+            pb.RetrieveStreamResponse.SerializeToString,
+        ),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
+
+
+def _message_or_none(message: type[M]) -> Callable[[bytes], M | None]:
+    def read(content: bytes) -> M | None:
+        try:
+            return message.FromString(content)
+        except DecodeError:
+            return None
+
+    return read
