@@ -9,19 +9,22 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from decoder_client.commands import bench, generate
+from decoder_client.commands import bench, generate, replay
 from decoder_client.errors import DecoderError
 from dresd.command_line import Command, run_command
 
 _COMMANDS = {
     "generate": Command("answer one prompt", generate.add_arguments, generate.run),
     "bench": Command("compare drafters on the prompts of a file", bench.add_arguments, bench.run),
+    "replay": Command("compare drafters on known answers, without decoding", replay.add_arguments, replay.run),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="warning: %(message)s", force=True)
+    # It prints by itself, too.
+    logging.getLogger("huggingface_hub").propagate = False
     description = "Decode with drafts from a dresd retriever."
     return run_command("dresd-decoder", description, _COMMANDS, DecoderError, arguments)
 

@@ -14,11 +14,13 @@ def connect(retriever: str | RetrieverClient, target: TargetModel) -> RetrieverC
     """A client for `retriever`: a new one for "HOST:PORT", or the one given, connected if it is not yet.
 
     Raises:
-        RetrieverMismatchError: it serves another model's datastore.
+        RetrieverMismatchError: it serves another model's datastore, or the client is connected for another model.
         RetrieverError: the address is malformed, or the client was closed.
     """
     if isinstance(retriever, RetrieverClient):
-        if not retriever.is_started:
+        if retriever.is_started:
+            retriever.check_identity(target.identity())
+        else:
             retriever.connect_when_up(target.identity())
         return retriever
     client = RetrieverClient(RetrieverConfig(address=retriever))

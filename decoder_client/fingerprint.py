@@ -1,7 +1,8 @@
 """Who a target model is: digests of its weights and of its vocabulary, which a datastore records.
 
 They answer "would this model have computed the same keys?", not "is it the very same file": copies of the same
-weights in float32 and bfloat16 get the same fingerprint.
+weights in float32 and bfloat16 get the same fingerprint. A float16 copy of float32 weights does not: it has lost what
+would tell how they round to bfloat16, so no rule could.
 """
 
 from __future__ import annotations

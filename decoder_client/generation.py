@@ -8,6 +8,7 @@ Knows texts, settings and who owns what; how a step works is the loop's business
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,14 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from decoder_client.drafting import Blend, ContextDrafter, DenseDrafter, Drafter
-from decoder_client.drafting.dense import Retriever
-from decoder_client.loop import DraftLimits, decode
+from decoder_client.answer_text import AnswerText
+from decoder_client.default_drafter import default_drafter
+from decoder_client.drafting import AnyDrafter, NoDrafter, any_drafter
+from decoder_client.loop import DecodeTask, DraftLimits, decode
+from decoder_client.retriever_config import check_address
 from decoder_client.sampling import SamplingConfig
+from decoder_client.settings import check_setting
 from decoder_client.stats import GenerationStats
-from decoder_client.stopping import StopStrings
 from decoder_client.target_model import Message, TargetModel, load_target_model
 from decoder_client.tree_check import check_tree_attention
 
@@ -47,25 +50,25 @@ class Generation:
 
 
 class SpeculativeDecoder:
-    """Decodes with drafts from any number of drafters; with none, plainly. The output is the same.
+    """Decodes with drafts, or plainly without a drafter. The output is the same.
 
-    Answers one prompt at a time. Make it after forking, if at all: a retriever's connection does not survive a fork.
+    Not for several threads. Make it after forking, if at all: a retriever's connection does not survive a fork.
     """
 
     def __init__(
-        self, target: TargetModel, drafters: Sequence[Drafter] = (), *, limits: DraftLimits | None = None
+        self, target: TargetModel, drafter: AnyDrafter | None = None, *, limits: DraftLimits | None = None
     ) -> None:
         """Decodes with `target`.
 
         Raises:
             TargetModelError: the model cannot verify drafts.
         """
-        if drafters:
+        if drafter is not None:
             check_tree_attention(target)
         self.target = target
-        self._drafts = Blend(drafters, vocab_size=target.vocab_size)
+        self._drafter = drafter or any_drafter(NoDrafter())
         self._limits = limits or DraftLimits()
-        self._owned: RetrieverClient | None = None
+        self._close: Callable[[], object] | None = None
 
     @classmethod
     def from_pretrained(
@@ -73,7 +76,7 @@ class SpeculativeDecoder:
         model: str | Path | TargetModel,
         retriever: str | RetrieverClient | None = None,
         *,
-        nodes: int = 32,
+        nodes: int | None = None,
         context: bool = True,
         dtype: str | torch.dtype = "auto",
         device: str | torch.device | None = None,
@@ -84,24 +87,36 @@ class SpeculativeDecoder:
             model: folder, hub name, or a target model already loaded.
             retriever: "HOST:PORT" or a client; None drafts from the text alone. A service that is down is warned
                 about in the log and used once it is back.
-            nodes: draft nodes a step.
-            context: also draft from the text so far.
+            nodes: draft nodes a step; None for as many as pay for themselves by the model's passes on this device,
+                which are measured the first time. 0 decodes plainly.
+            context: also draft from the text so far and from what the target said in it.
             dtype: see `load_target_model`.
             device: see `load_target_model`.
 
         Raises:
             TargetModelError: the model cannot be loaded or cannot verify drafts.
-            RetrieverMismatchError: the retriever serves another model's datastore.
+            RetrieverError: the address is malformed, or the retriever serves another model's datastore.
+            SettingError: `nodes` is out of range.
         """
+        limits = DraftLimits() if nodes is None else DraftLimits(nodes=nodes)
+        if isinstance(retriever, str):
+            check_address(retriever)
         target = model if isinstance(model, TargetModel) else load_target_model(model, dtype=dtype, device=device)
         client = None
         if retriever is not None:
             from decoder_client.connecting import connect
 
             client = connect(retriever, target)
-        decoder = cls(target, default_drafters(client, context=context), limits=DraftLimits(nodes=nodes))
-        if isinstance(retriever, str):
-            decoder._owned = client
+        owned = client if isinstance(retriever, str) else None
+        try:
+            decoder = cls(target, default_drafter(target, client, nodes=nodes, context=context), limits=limits)
+        except BaseException:
+            if owned is not None:
+                owned.close()
+            raise
+        if owned is not None:
+            # Whoever forgets to close a decoder leaves no thread behind.
+            decoder._close = weakref.finalize(decoder, owned.close)
         return decoder
 
     def generate(
@@ -117,6 +132,7 @@ class SpeculativeDecoder:
         stop: Sequence[str] = (),
         seed: int | None = None,
         on_token: Callable[[int], None] | None = None,
+        on_text: Callable[[str], None] | None = None,
     ) -> Generation:
         """Answers one prompt.
 
@@ -130,37 +146,84 @@ class SpeculativeDecoder:
             repetition_penalty: above 1 against repetition.
             stop: texts that end the answer.
             seed: of the samples; the same seed gives the same tokens with and without drafts.
-            on_token: called with each token as soon as it is certain.
+            on_token: called with each token (its id) as soon as it is certain.
+            on_text: called with each piece of the text as soon as it is certain; together they are the answer's text.
 
         Raises:
             GenerationError: the prompt is empty, too long, or holds unknown token ids.
             TargetModelError: text is given but there is no tokenizer, or a chat but no chat template.
-            ValueError: a setting is out of range; names it.
+            SettingError: a setting is out of range; names it.
+            LogitsError: the model computes NaN.
         """
-        if max_new_tokens < 0:
-            raise ValueError(f"max_new_tokens must be 0 or more, not {max_new_tokens}")
         sampling = SamplingConfig(temperature, top_k, top_p, repetition_penalty, seed)
-        stops = StopStrings([stop] if isinstance(stop, str) else stop, self.target.decode)
         tokens = self._encode(prompt, chat=chat)
+        return self._answer([tokens], [sampling], max_new_tokens, stop, on_token, on_text)[0]
 
-        def watch(token: int) -> bool:
-            if on_token is not None:
-                on_token(token)
-            return stops.add(token)
+    def generate_batch(
+        self,
+        prompts: Sequence[str | Sequence[Message] | Sequence[int]],
+        *,
+        chat: bool = False,
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        repetition_penalty: float = 1.0,
+        stop: Sequence[str] = (),
+        seed: int | None = None,
+    ) -> list[Generation]:
+        """Answers several prompts together: one pass and one call to the retriever a step for all of them.
 
-        answer, stats = decode(
-            self.target,
-            self._drafts,
-            tokens,
-            chooser=sampling.chooser(self.target.device),
-            limits=self._limits,
-            max_length=len(tokens) + max_new_tokens,
-            ends=self.target.eos_token_ids,
-            on_token=watch,
-        )
-        ended = bool(answer) and answer[-1] in self.target.eos_token_ids
-        text = stops.cut(self.target.decode(answer)) if self.target.tokenizer is not None else ""
-        return Generation(text, tuple(answer), "stop" if stops.stopped else "end" if ended else "length", stats)
+        Arguments and errors are those of `generate`; the prompt number i is sampled with `seed` + i. Padding costs
+        passes of the longest draft for all, so prompts and answers of similar lengths go together best.
+        """
+        tokens = [self._encode(prompt, chat=chat) for prompt in prompts]
+        seeds = [None if seed is None else seed + place for place in range(len(tokens))]
+        samplings = [SamplingConfig(temperature, top_k, top_p, repetition_penalty, one) for one in seeds]
+        return self._answer(tokens, samplings, max_new_tokens, stop, None, None)
+
+    def _answer(
+        self,
+        prompts: Sequence[list[int]],
+        samplings: Sequence[SamplingConfig],
+        max_new_tokens: int,
+        stop: Sequence[str],
+        on_token: Callable[[int], None] | None,
+        on_text: Callable[[str], None] | None,
+    ) -> list[Generation]:
+        check_setting("max_new_tokens", max_new_tokens)
+        target, tokenizer = self.target, self.target.tokenizer
+        stops = [stop] if isinstance(stop, str) else stop
+        growing = [
+            AnswerText(target.decode, stops, on_text if tokenizer is not None else None, tokenizer=tokenizer)
+            for _ in prompts
+        ]
+
+        def watcher(text: AnswerText) -> Callable[[int], bool]:
+            def watch(token: int) -> bool:
+                if on_token is not None:
+                    on_token(token)
+                return text.add(token)
+
+            return watch
+
+        tasks = [
+            DecodeTask(
+                prompt,
+                sampling.chooser(target.device),
+                len(prompt) + max_new_tokens,
+                target.eos_token_ids,
+                watcher(text),
+            )
+            for prompt, sampling, text in zip(prompts, samplings, growing, strict=True)
+        ]
+        generations = []
+        for text, (answer, stats) in zip(growing, decode(target, self._drafter, tasks, self._limits), strict=True):
+            ended = bool(answer) and answer[-1] in target.eos_token_ids
+            whole = text.finish() if tokenizer is not None else ""
+            reason: Literal["end", "stop", "length"] = "stop" if text.stopped else "end" if ended else "length"
+            generations.append(Generation(whole, tuple(answer), reason, stats))
+        return generations
 
     def _encode(self, prompt: str | Sequence[Message] | Sequence[int], *, chat: bool) -> list[int]:
         if isinstance(prompt, str):
@@ -172,9 +235,8 @@ class SpeculativeDecoder:
 
     def close(self) -> None:
         """Closes the connection that `from_pretrained` opened."""
-        if self._owned is not None:
-            self._owned.close()
-            self._owned = None
+        if self._close is not None:
+            self._close()
 
     def __enter__(self) -> SpeculativeDecoder:
         return self
@@ -183,13 +245,3 @@ class SpeculativeDecoder:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-
-def default_drafters(retriever: Retriever | None, *, context: bool = True) -> list[Drafter]:
-    """The drafters that the front doors use: dense if there is a retriever, and the text itself."""
-    drafters: list[Drafter] = []
-    if retriever is not None:
-        drafters.append(DenseDrafter(retriever))
-    if context:
-        drafters.append(ContextDrafter())
-    return drafters

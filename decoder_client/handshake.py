@@ -6,6 +6,8 @@ Knows the contract and how a key is reduced; keeps no connection and retries not
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -15,8 +17,14 @@ from decoder_client.reducer import KeyReducer, ReducerError
 from decoder_client.retriever_errors import RetrieverMismatchError, RetrieverUnavailableError
 from decoder_client.wire import Limits, identity_of, key_recipe_of
 from dresd.identity import KeyRecipe, ModelIdentity, differences
+from dresd.token_table import TokenTable, TokenTableError
 from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
+
+# The service's own words beside UNAVAILABLE, which alone could as well be an address where nobody listens.
+_LOADING = "still being loaded"
+_MAX_TABLE_BYTES = 1 << 28
+"""Ten times what a build with the largest vocabularies writes."""
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -32,9 +40,11 @@ class Handshake:
         model: the datastore was built with.
         key_recipe: how its keys were made.
         continuation_length: deepest draft.
+        left_context_length: tokens of left context that its sparse lookups can match.
         num_entries: entries in the partitions it serves.
         limits: what one request may ask for.
         reducer: makes keys of hidden states.
+        token_table: likely next tokens; empty where the server has none to give.
     """
 
     service_version: str
@@ -42,9 +52,11 @@ class Handshake:
     model: ModelIdentity
     key_recipe: KeyRecipe
     continuation_length: int
+    left_context_length: int
     num_entries: int
     limits: Limits
     reducer: KeyReducer
+    token_table: TokenTable
 
 
 def shake_hands(
@@ -62,13 +74,13 @@ def shake_hands(
         stub: calls it.
         address: for messages.
         identity: the decoder's target model.
-        timeout_s: for each of the two calls.
+        timeout_s: for each of the three calls.
         require_same_weights: refuse other weights even if tokenizer and sizes agree.
-        known: an earlier handshake, whose reducer is kept if the hash is the same.
+        known: an earlier handshake, whose reducer is kept if the hash is the same, and its table if the build is.
 
     Raises:
         RetrieverUnavailableError: no answer, or not now.
-        RetrieverMismatchError: another model, another recipe, or a reducer that is not what was announced.
+        RetrieverMismatchError: another model, another recipe, or a reducer or table that is not what was announced.
     """
     info: pb.GetInfoResponse = _call(stub.GetInfo, pb.GetInfoRequest(), address, timeout_s)
     model, recipe = identity_of(info.model), key_recipe_of(info.key_recipe)
@@ -77,8 +89,7 @@ def shake_hands(
     if differ:
         raise RetrieverMismatchError(
             f"the retriever at {address} serves a datastore of another model ({model.name}; this decoder runs "
-            f"{identity.name}); decoder against datastore: {'; '.join(differ)}. Build a datastore with this model, "
-            "or run the model it was built with"
+            f"{identity.name}); decoder against datastore: {'; '.join(differ)}. {_way_out(identity, model)}"
         )
     if (recipe.layer, recipe.norm) != ("last", "l2"):
         raise RetrieverMismatchError(
@@ -95,15 +106,31 @@ def shake_hands(
     else:
         content = _call(stub.GetReducer, pb.GetReducerRequest(), address, timeout_s).safetensors
         reducer = _reducer_of(content, recipe, model, address)
+    if known is not None and known.build_id == info.build_id:
+        token_table = known.token_table
+    else:
+        token_table = _token_table(stub, address, timeout_s, model.vocab_size)
     return Handshake(
         service_version=info.service_version,
         build_id=info.build_id,
         model=model,
         key_recipe=recipe,
         continuation_length=info.continuation_length,
+        left_context_length=info.left_context_length,
         num_entries=info.num_entries,
         limits=limits,
         reducer=reducer,
+        token_table=token_table,
+    )
+
+
+def _way_out(identity: ModelIdentity, model: ModelIdentity) -> str:
+    way_out = "Build a datastore with this model, or run the model it was built with"
+    if differences(replace(identity, weights_fingerprint=model.weights_fingerprint), model):
+        return way_out
+    return (
+        f"{way_out}. (Only the weights differ. Those of a float16 copy do, because float16 rounds otherwise: load it "
+        "in float32 or bfloat16, or accept other weights with RetrieverConfig(require_same_weights=False).)"
     )
 
 
@@ -126,12 +153,51 @@ def _reducer_of(content: bytes, recipe: KeyRecipe, model: ModelIdentity, address
     return reducer
 
 
+def _token_table(stub: pb_grpc.RetrieverStub, address: str, timeout_s: float, vocab_size: int) -> TokenTable:
+    content = bytearray()
+    announced, sha256 = 0, hashlib.sha256(content).hexdigest()
+    with _explained(address):
+        parts = stub.GetTokenTable(pb.GetTokenTableRequest(), timeout=timeout_s)
+        try:
+            for part in parts:
+                announced, sha256 = part.total_size, part.sha256
+                content += part.chunk
+                if len(content) > min(announced, _MAX_TABLE_BYTES):
+                    break
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return TokenTable.empty()  # an older server
+            raise
+        finally:
+            parts.cancel()
+    if (len(content), hashlib.sha256(content).hexdigest()) != (announced, sha256):
+        raise RetrieverMismatchError(
+            f"the retriever at {address} sent {len(content)} bytes of a token table that are not the {announced} it "
+            "announced; run `dresd-retriever verify` on its datastore"
+        )
+    try:
+        return TokenTable.from_bytes(bytes(content), vocab_size)
+    except TokenTableError as error:
+        raise RetrieverMismatchError(f"what the retriever at {address} sent as its token table {error}") from error
+
+
 def _call(
     method: grpc.UnaryUnaryMultiCallable[Request, Response], request: Request, address: str, timeout_s: float
 ) -> Response:
-    try:
+    with _explained(address):
         return method(request, timeout=timeout_s)
+
+
+@contextmanager
+def _explained(address: str) -> Iterator[None]:
+    """Turns what grpc raises for a call into what is wrong with the retriever."""
+    try:
+        yield
     except grpc.RpcError as error:
+        if _LOADING in (error.details() or ""):
+            raise RetrieverUnavailableError(
+                f"the retriever at {address} is running but still loading its datastore; wait until it is ready"
+            ) from error
         raise RetrieverUnavailableError(
             f"no retriever answers at {address} ({reason_of(error)}); "
             "is `dresd-retriever serve` running there, and is the address right?"

@@ -1,4 +1,4 @@
-"""Which tokens may see which when a draft tree is verified in one pass: a node sees the text and its ancestors.
+"""Which tokens may see which when draft trees are verified in one pass: a node sees the text and its ancestors.
 
 Only passes with a draft need masks of ours; tokens in plain order are masked by the model itself. This module knows
 attention layouts, not models or drafts' origins.
@@ -6,6 +6,7 @@ attention layouts, not models or drafts' origins.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,12 +24,12 @@ _SLIDING = "sliding_attention"
 
 @dataclass(frozen=True, slots=True)
 class TreeInput:
-    """A draft flattened behind the newest token, as the model takes it.
+    """Drafts flattened behind the newest tokens of B sequences, as the model takes them.
 
     Attributes:
-        input_ids: int64 [1, 1 + n], the newest token, then the nodes.
-        position_ids: int64 [1, 1 + n].
-        masks: a mask [1, 1, 1 + n, length + 1 + n], or one for each layer type.
+        input_ids: int64 [B, T], the newest token, then the nodes, then padding behind smaller drafts.
+        position_ids: int64 [B, T].
+        masks: a mask [B, 1, T, longest + T], or one for each layer type.
     """
 
     input_ids: Tensor
@@ -61,43 +62,52 @@ class AttentionLayout:
         return cls(layer_types, None if window is None else int(window), config._attn_implementation == "eager")
 
     def tree_input(
-        self, newest: int, tree: DraftTree, length: int, *, device: torch.device, dtype: torch.dtype
+        self,
+        newest: Sequence[int],
+        trees: Sequence[DraftTree],
+        lengths: Sequence[int],
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> TreeInput:
-        """Lays out the newest token and a non-empty draft behind `length` cached tokens.
+        """Lays out the newest tokens and their drafts behind the cached tokens.
 
         Args:
-            newest: the token just chosen, at position `length`.
-            tree: drafted to follow it.
-            length: tokens in the cache.
+            newest: of each sequence the token just chosen, at the position of its length.
+            trees: drafted to follow them; may be empty.
+            lengths: cached tokens of each sequence; the pass is written behind the longest.
             device: where the tensors are wanted.
             dtype: the model's, for additive masks.
         """
-        rows = 1 + len(tree)
-        # One array, one transfer: ids, depths and the ancestor matrix.
-        packed = np.zeros((rows, rows + 2), np.int64)
-        packed[0, 0] = newest
-        packed[1:, 0] = tree.tokens
-        packed[1:, 1] = tree.depths()
-        packed[:, 2] = 1
-        packed[1:, 3:] = tree.ancestor_mask()
+        batch, rows, begin = len(trees), 1 + max(map(len, trees)), max(lengths)
+        # One array, one transfer: ids, positions, lengths and the ancestor matrices.
+        packed = np.zeros((batch, rows, rows + 3), np.int64)
+        for own, token, tree, length in zip(packed, newest, trees, lengths, strict=True):
+            nodes = 1 + len(tree)
+            own[0, 0] = token
+            own[1:nodes, 0] = tree.tokens
+            own[:, 1] = length
+            own[1:nodes, 1] += tree.depths()
+            own[:, 2] = length
+            own[:nodes, 3] = 1
+            own[1:nodes, 4 : 3 + nodes] = tree.ancestor_mask()
         moved = torch.from_numpy(packed).to(device)
-        depths = moved[:, 1]
-        sees = torch.ones(rows, length + rows, dtype=torch.bool, device=device)
-        sees[:, length:] = moved[:, 2:].to(torch.bool)
+        positions = moved[:, :, 1]
+        columns = torch.arange(begin, device=device)
+        sees = torch.cat([columns < moved[:, :, 2:3], moved[:, :, 3:].to(torch.bool)], dim=2)
         full = self._finish(sees, dtype)
         masks: Tensor | dict[str, Tensor]
         if self.sliding_window is None:
             masks = dict.fromkeys(self.layer_types, full) if self.layer_types else full
         else:
             # Token j sees token k if it is among the last `sliding_window` up to j; nodes stand at their depth.
-            stands = torch.arange(length + rows, device=device)
-            stands[length:] = length + depths
-            in_window = stands[None, :] > (length + depths - self.sliding_window)[:, None]
+            stands = torch.cat([columns.expand(batch, begin), positions], dim=1)
+            in_window = stands[:, None, :] > (positions - self.sliding_window)[:, :, None]
             sliding = self._finish(sees & in_window, dtype)
             masks = {t: sliding if t == _SLIDING else full for t in self.layer_types} if self.layer_types else sliding
-        return TreeInput(moved[:, 0][None], (length + depths)[None], masks)
+        return TreeInput(moved[:, :, 0], positions, masks)
 
     def _finish(self, sees: Tensor, dtype: torch.dtype) -> Tensor:
         if self.additive:
             sees = torch.zeros(sees.shape, dtype=dtype, device=sees.device).masked_fill_(~sees, torch.finfo(dtype).min)
-        return sees[None, None]
+        return sees[:, None]

@@ -68,7 +68,7 @@ class RetrieveLink:
         self._on_broken = on_broken
         self._ids = itertools.count(1)
         self._outgoing: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a collected owner may close this link while the reader holds it
         self._waiting: dict[int, Pending] | None = {}  # None once the stream has ended
         self._cancel_stream: Callable[[], object] | None = None
         self._reader: threading.Thread | None = None

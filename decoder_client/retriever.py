@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 
 import grpc
@@ -19,12 +20,13 @@ from numpy.typing import NDArray
 
 from decoder_client.breaker import Breaker
 from decoder_client.handshake import Handshake, shake_hands
+from decoder_client.query_batch import QueryBatch
 from decoder_client.retrieve_link import Pending, RetrieveLink
 from decoder_client.retriever_config import RetrieverConfig
 from decoder_client.retriever_errors import RetrieverError, RetrieverMismatchError, RetrieverUnavailableError
 from decoder_client.retriever_stats import CallRecorder, RetrieverStats
-from decoder_client.wire import Draft, WireError, drafts_of, request_message
-from dresd.identity import ModelIdentity
+from decoder_client.wire import Draft, WireError, drafts_of
+from dresd.identity import ModelIdentity, differences
 from dresd.v1 import retriever_pb2 as pb
 
 __all__ = [
@@ -54,6 +56,7 @@ class RetrieverClient:
         self._config = config
         self._recorder = CallRecorder()
         self._breaker = Breaker(config.failure_threshold, config.retry_base_s, config.retry_max_s)
+        self._identity: ModelIdentity | None = None
         self._keeper: threading.Thread | None = None
         # Guards everything below, and the breaker; notified when the breaker opens and on close.
         self._changed = threading.Condition()
@@ -101,6 +104,25 @@ class RetrieverClient:
             self._complain(f"decoding without retrieved drafts until the service is up: {error}")
             self._start_keeper(identity)
 
+    def check_identity(self, identity: ModelIdentity) -> None:
+        """Whether another decoder may use this client, which is connected already, for its target model `identity`.
+
+        Raises:
+            RetrieverMismatchError: it asks for another model's drafts.
+            RetrieverError: it is not connected.
+        """
+        connected = self._identity
+        if connected is None:
+            raise RetrieverError("this retriever client is not connected; call connect first")
+        if not self._config.require_same_weights:
+            connected = replace(connected, weights_fingerprint=identity.weights_fingerprint)
+        if differ := differences(identity, connected):
+            raise RetrieverMismatchError(
+                f"the client of the retriever at {self._config.address} is connected for another model "
+                f"({connected.name}; this decoder runs {identity.name}); decoder against client: {'; '.join(differ)}. "
+                "Give each model a client of its own"
+            )
+
     @property
     def is_started(self) -> bool:
         """Whether one of the connect methods has been called; the service may be down all the same."""
@@ -128,31 +150,47 @@ class RetrieverClient:
         keys: NDArray[np.float16],
         next_tokens: Sequence[int],
         *,
+        left_contexts: NDArray[np.int32] | None = None,
         neighbors: int,
+        sparse_neighbors: int = 0,
         max_nodes: int,
         max_depth: int = 0,
         temperature: float,
+        match_temperature: float = 3.3,
     ) -> list[Draft] | None:
         """Asks for drafts of a batch of positions.
 
         Args:
             keys: float16 [B, dims], reduced by the handshake's reducer.
             next_tokens: [B], the token chosen at each position.
-            neighbors: searched for each; more than the server allows is that many.
+            left_contexts: int32 [B, C], the tokens before each next token, most recent first, -1 for none; more than
+                the datastore stores are not looked at.
+            neighbors: nearest keys searched for each, 0 for none; more than the server allows is that many.
+            sparse_neighbors: longest matches of the left context looked up for each, 0 for none; likewise.
             max_nodes: of each tree; more than the server allows is that many.
             max_depth: of each tree; 0, or more than the datastore stores, is what it stores.
             temperature: of the similarities.
+            match_temperature: of the lengths of the matches, in tokens.
 
         Returns:
             One draft a position; None if there are none in this step: the service is down, late, overloaded or left
             alone, or refused the request (a NaN in a key). Never later than the deadline.
 
         Raises:
-            ValueError: keys and next_tokens do not form a batch.
+            ValueError: the arrays do not form a batch, or neither kind of neighbour is asked for.
         """
         began = time.monotonic()
-        if keys.ndim != 2 or keys.shape[0] != len(next_tokens):
-            raise ValueError(f"keys of shape {list(keys.shape)} for {len(next_tokens)} next tokens; expected [B, dims]")
+        queries = QueryBatch(
+            keys,
+            next_tokens,
+            left_contexts,
+            neighbors,
+            sparse_neighbors,
+            max_nodes,
+            max_depth,
+            temperature,
+            match_temperature,
+        )
         with self._changed:
             link, handshake = self._link, self._handshake
         if len(next_tokens) == 0:
@@ -165,22 +203,8 @@ class RetrieverClient:
             logger.warning("keys have %d numbers and the datastore's %d", keys.shape[1], handshake.key_recipe.dims)
             self._recorder.failed()
             return None
-        limits, deadline = handshake.limits, began + self._config.deadline_ms / 1e3
-        pending = [
-            link.submit(
-                request_message(
-                    handshake.build_id,
-                    keys[start : start + limits.max_queries],
-                    next_tokens[start : start + limits.max_queries],
-                    neighbors=min(neighbors, limits.max_neighbors),
-                    max_nodes=min(max_nodes, limits.max_nodes),
-                    max_depth=min(max_depth, handshake.continuation_length),
-                    temperature=temperature,
-                ),
-                deadline,
-            )
-            for start in range(0, len(next_tokens), limits.max_queries)
-        ]
+        deadline = began + self._config.deadline_ms / 1e3
+        pending = [link.submit(request, deadline) for request in queries.requests(handshake)]
         drafts: list[Draft] = []
         try:
             for each in pending:
@@ -205,7 +229,8 @@ class RetrieverClient:
             self._changed.notify_all()
         for link in links:
             link.close()
-        if self._keeper is not None:
+        # An owner may be collected, and closes its client then, in any thread: in ours, too.
+        if self._keeper is not None and self._keeper is not threading.current_thread():
             self._keeper.join(_JOIN_S)
 
     def __enter__(self) -> RetrieverClient:
@@ -221,6 +246,7 @@ class RetrieverClient:
             raise RetrieverError("this retriever client is closed or connected already; create another one")
 
     def _start_keeper(self, identity: ModelIdentity) -> None:
+        self._identity = identity
         self._keeper = threading.Thread(target=self._keep_connected, args=(identity,), name="dresd-keeper", daemon=True)
         self._keeper.start()
 

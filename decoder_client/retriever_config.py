@@ -7,7 +7,40 @@ from dataclasses import dataclass
 
 from decoder_client.retriever_errors import RetrieverError
 
-_ADDRESS = re.compile(r"[^\s/]+:\d{1,5}|(dns|ipv4|ipv6|unix):\S+")
+_UNIX = re.compile(r"unix(-abstract)?:\S+")
+# What may stand before a name: a gRPC resolver, and for dns the server to ask.
+_RESOLVER = re.compile(r"dns://[^\s/]*/|dns:|ipv4:|ipv6:")
+_HOST_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s/:\[\]@,?#]+):(?P<port>[0-9]{1,9})")
+_MAX_HOST, _MAX_LABEL = 253, 63  # DNS (RFC 1035)
+
+
+def check_address(address: str) -> None:
+    """Refuses what gRPC would take for another address than meant, or fail on for reasons nobody understands.
+
+    Raises:
+        RetrieverError: `address` is neither "HOST:PORT" nor a gRPC target; says what is wrong with it.
+    """
+    reason = _wrong_with(address)
+    if reason is not None:
+        shown = address if len(address) <= _MAX_LABEL else f"{address[:_MAX_LABEL]}..."
+        raise RetrieverError(f"{shown!r} is not an address: {reason}; give HOST:PORT, such as localhost:50051")
+
+
+def _wrong_with(address: str) -> str | None:
+    if not address:
+        return "it is empty"
+    if _UNIX.fullmatch(address):
+        return None
+    resolver = _RESOLVER.match(address)
+    parts = _HOST_PORT.fullmatch(address, resolver.end() if resolver else 0)
+    if parts is None:
+        return "it has no port" if ":" not in address else "it is not one host and one port"
+    if not 1 <= int(parts["port"]) <= 65535:
+        return f"a port lies in 1..65535, not {parts['port']}"
+    host = parts["host"].rstrip(".")
+    if len(host) > _MAX_HOST or not all(0 < len(label) <= _MAX_LABEL for label in host.split(".")):
+        return f"a host has at most {_MAX_HOST} characters, and 1 to {_MAX_LABEL} between its dots"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +70,7 @@ class RetrieverConfig:
     require_same_weights: bool = True
 
     def __post_init__(self) -> None:
-        if not _ADDRESS.fullmatch(self.address):
-            raise RetrieverError(f"{self.address!r} is not an address; give HOST:PORT, such as localhost:50051")
+        check_address(self.address)
         for name in ("deadline_ms", "connect_timeout_s", "retry_base_s", "retry_max_s"):
             value = getattr(self, name)
             if not 0.0 < value < float("inf"):

@@ -7,6 +7,7 @@ drafts. This module knows logits and prefixes, not drafts or models.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -21,15 +22,21 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from decoder_client.errors import DecoderError
+from decoder_client.settings import check_setting
 from decoder_client.verification import Choose
 
 if TYPE_CHECKING:
     ScoreProcessor = Callable[[Tensor, Tensor], Tensor]
 
 
+class LogitsError(DecoderError):
+    """The model gives logits that nothing can be chosen from."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingConfig:
-    """How tokens are chosen. Checks itself: ValueError names the field.
+    """How tokens are chosen. Checks itself: `SettingError` names the field; `settings` says what it may be.
 
     Attributes:
         temperature: 0 for greedy decoding.
@@ -46,14 +53,10 @@ class SamplingConfig:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.temperature < float("inf"):
-            raise ValueError(f"temperature must be 0 or more, not {self.temperature}")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k must be 1 or more, not {self.top_k}")
-        if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
-            raise ValueError(f"top_p must lie in (0, 1], not {self.top_p}")
-        if not 0.0 < self.repetition_penalty < float("inf"):
-            raise ValueError(f"repetition_penalty must be above 0, not {self.repetition_penalty}")
+        for name in ("temperature", "top_k", "top_p", "repetition_penalty", "seed"):
+            value = getattr(self, name)
+            if value is not None or name in ("temperature", "repetition_penalty"):
+                check_setting(name, value)
 
     def chooser(self, device: torch.device) -> Chooser:
         """The chooser of one answer, with its own random state if a seed is set."""
@@ -73,7 +76,10 @@ class SamplingConfig:
 
 
 class Chooser(Protocol):
-    """Turns the logits of one pass into choices."""
+    """Turns the logits of one pass into choices.
+
+    Raises `LogitsError` (a `DecoderError`) if an answer's first logits are NaN or infinite.
+    """
 
     def begin(self, tokens: Sequence[int], room: int, device: torch.device, /) -> None:
         """Starts an answer after the prompt `tokens`; at most `room` tokens follow."""
@@ -82,14 +88,34 @@ class Chooser(Protocol):
         """The choices on `logits` [rows, vocab_size], whose row 0 follows `tokens` (the whole text so far)."""
 
 
+def _check_first(logits: Tensor) -> None:
+    """Looks at the first row of an answer only: later ones follow from tokens that this one allowed.
+
+    One number is asked of the device, and the highest logit tells all: it is NaN beside a NaN, and lone -inf are
+    tokens that a model rules out.
+    """
+    if not math.isfinite(float(logits[0].max())):
+        raise LogitsError(
+            "The model's logits are not numbers (NaN or infinite): its weights are damaged, or overflow in this number "
+            "format. Fetch or save the model again, or load it in float32."
+        )
+
+
 class GreedyChooser:
     """The likeliest token; one transfer from the device for all rows."""
 
+    def __init__(self) -> None:
+        self._checked = False
+
     def begin(self, _tokens: Sequence[int], _room: int, _device: torch.device) -> None:
-        """Nothing to prepare."""
+        """See `Chooser`."""
+        self._checked = False
 
     def choices(self, logits: Tensor, _tokens: Sequence[int]) -> Choose:
         """See `Chooser`."""
+        if not self._checked:
+            _check_first(logits)
+            self._checked = True
         best: list[int] = logits.argmax(-1).tolist()
         return lambda row, _accepted: best[row]
 
@@ -105,14 +131,19 @@ class ProcessedChooser:
         self._generator = generator
         self._text = torch.zeros(1, 0, dtype=torch.int64)
         self._filled = 0
+        self._checked = False
 
     def begin(self, tokens: Sequence[int], room: int, device: torch.device) -> None:
         """See `Chooser`."""
         self._text = torch.zeros(1, len(tokens) + room, dtype=torch.int64, device=device)
         self._filled = 0
+        self._checked = False
 
     def choices(self, logits: Tensor, tokens: Sequence[int]) -> Choose:
         """See `Chooser`."""
+        if not self._checked:
+            _check_first(logits)
+            self._checked = True
 
         def choose(row: int, accepted: list[int]) -> int:
             text = self._prefix(tokens, accepted)

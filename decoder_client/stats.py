@@ -45,6 +45,13 @@ class GenerationStats:
     def __add__(self, other: GenerationStats) -> GenerationStats:
         return GenerationStats(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
+    def add_seconds(self, forward_s: float, verify_s: float, draft_s: float) -> None:
+        """Adds those of a step, which are all it took."""
+        self.forward_s += forward_s
+        self.verify_s += verify_s
+        self.draft_s += draft_s
+        self.total_s += forward_s + verify_s + draft_s
+
     @property
     def tokens_per_forward(self) -> float:
         """Over all passes; 1.0 for plain decoding."""

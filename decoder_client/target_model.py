@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from decoder_client.architectures import cache_argument, refusal
 from decoder_client.cpu_linear import can_pack, pack_linear_layers
 from decoder_client.errors import DecoderError
 from decoder_client.fingerprint import remember_fingerprint, tokenizer_hash, weights_fingerprint
+from decoder_client.model_source import SourceError, is_folder, local_only, reason_of
 from dresd.identity import ModelIdentity
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ class TargetModelError(DecoderError):
 
 @dataclass(frozen=True, slots=True)
 class ForwardOutput:
-    """What one pass over one sequence gives.
+    """What one pass over B sequences gives.
 
     Attributes:
-        logits: [rows, vocab_size], in the model's dtype.
-        states: [rows, hidden_size], what the language model head read to give them.
+        logits: [B, keep, vocab_size], of the last tokens, in the model's dtype.
+        states: [B, T, hidden_size], what the language model head reads, of all tokens.
     """
 
     logits: Tensor
@@ -80,6 +80,7 @@ class TargetModel:
         self.vocab_size, self.hidden_size = (int(size) for size in self._head.weight.shape)
         self._cache_argument = str(cache_argument(model))
         self._identity: ModelIdentity | None = None
+        self.is_packed = False
 
     @property
     def device(self) -> torch.device:
@@ -139,7 +140,7 @@ class TargetModel:
         """
         positions = (attention_mask.cumsum(-1) - 1).clamp_(min=0)
         states, _ = self._run(
-            keep=None, input_ids=input_ids, attention_mask=attention_mask, position_ids=positions, use_cache=False
+            keep=1, input_ids=input_ids, attention_mask=attention_mask, position_ids=positions, use_cache=False
         )
         return states
 
@@ -165,14 +166,14 @@ class TargetModel:
         cache: Cache,
         keep: int,
     ) -> ForwardOutput:
-        """One pass over the next tokens of one sequence.
+        """One pass over the next tokens of B sequences.
 
         Args:
-            input_ids: int64 [1, T].
-            position_ids: int64 [1, T].
-            masks: what `AttentionPlan.tree_masks` gives; None for tokens in plain order.
+            input_ids: int64 [B, T].
+            position_ids: int64 [B, T].
+            masks: what `AttentionLayout.tree_input` gives; None for tokens in plain order.
             cache: of the tokens before; grows by T rows.
-            keep: logits and states are returned for the last `keep` tokens only.
+            keep: logits are computed for the last `keep` tokens only.
         """
         states, logits = self._run(
             keep=keep,
@@ -182,13 +183,13 @@ class TargetModel:
             use_cache=True,
             **{self._cache_argument: cache},
         )
-        return ForwardOutput(logits=logits[0], states=states[0])
+        return ForwardOutput(logits=logits, states=states)
 
-    def _run(self, *, keep: int | None, **inputs: object) -> tuple[Tensor, Tensor]:
-        """Runs the model; the head is handed the last `keep` positions only (the last one for None).
+    def _run(self, *, keep: int, **inputs: object) -> tuple[Tensor, Tensor]:
+        """Runs the model; the head is handed the last `keep` positions only.
 
         Returns:
-            What the head would have read (all positions for None), and the logits.
+            What the head would have read of all positions, and the logits.
         """
         captured: list[Tensor] = []
         this_thread = threading.get_ident()
@@ -197,9 +198,8 @@ class TargetModel:
             # A hook sees every pass of the module, those of other threads, too.
             if threading.get_ident() != this_thread:
                 return None
-            states = arguments[0] if keep is None else arguments[0][:, -keep:]
-            captured.append(states)
-            return (states if keep is not None else states[:, -1:], *arguments[1:])
+            captured.append(arguments[0])
+            return (arguments[0][:, -keep:], *arguments[1:])
 
         hook: Callable[..., object] = capture
         handle = self._head.register_forward_pre_hook(hook)
@@ -215,8 +215,14 @@ class TargetModel:
         return captured[0], output.logits
 
     def encode_text(self, text: str) -> list[int]:
-        """Token ids of a text, with the special tokens the tokenizer adds by itself."""
-        return [int(token) for token in self._tokenizer_or_raise()(text)["input_ids"]]
+        """Token ids of a text, with the special tokens the tokenizer adds by itself.
+
+        Raises:
+            TargetModelError: there is no tokenizer, or the text is no Unicode.
+        """
+        tokenizer = self._tokenizer_or_raise()
+        _check_unicode(text)
+        return [int(token) for token in tokenizer(text)["input_ids"]]
 
     def encode_prompt(self, prompt: str | Sequence[Message], *, chat: bool = False) -> list[int]:
         """Token ids of a prompt.
@@ -226,7 +232,8 @@ class TargetModel:
             chat: put the text into the model's chat template as the user's turn.
 
         Raises:
-            TargetModelError: a chat is asked of a model without a chat template, or there is no tokenizer.
+            TargetModelError: a chat is asked of a model without a chat template or of one whose template refuses it,
+                there is no tokenizer, or the text is no Unicode.
         """
         if isinstance(prompt, str) and not chat:
             return self.encode_text(prompt)
@@ -237,7 +244,14 @@ class TargetModel:
                 "Leave out the chat option, or use an instruction-tuned model."
             )
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(turn) for turn in prompt]
-        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True)
+        _check_unicode(*(str(turn.get("content", "")) for turn in messages))
+        try:
+            ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=True)
+        except Exception as error:  # a template is a program, and fails in any way a program can
+            raise TargetModelError(
+                f"The chat template of {self.name!r} fails on this prompt: {reason_of(error)}. "
+                "Check the prompt's turns, or leave out the chat option."
+            ) from error
         return [int(token) for token in ids["input_ids"]]
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -249,6 +263,7 @@ class TargetModel:
         if can_pack():
             remember_fingerprint(self.model)  # of the weights that packing drops
             pack_linear_layers(self.model)
+            self.is_packed = True
             self._head = self.model.get_output_embeddings()
 
     def _tokenizer_or_raise(self) -> PreTrainedTokenizerBase:
@@ -288,15 +303,18 @@ def load_target_model(
         chosen = _DTYPES[dtype]
     else:
         chosen = dtype
-    if Path(name).is_dir():
-        if not (Path(name) / "config.json").is_file():
-            raise TargetModelError(f"Folder {name!r} has no config.json. Name a folder saved by transformers.")
-    elif name.startswith(("/", ".", "~")) or name.count("/") > 1:
-        # A hub name has one slash at most; asking the hub for a mistyped path would only hide the mistake.
-        raise TargetModelError(f"There is no model folder {name!r}. Name a folder saved by transformers.")
+    cached = _local_only(name)
     try:
-        model, loaded = AutoModelForCausalLM.from_pretrained(name, dtype=chosen, output_loading_info=True)
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+        # Safetensors only: other weights would have to be unpickled. And no code that comes with a model is run.
+        model, loaded = AutoModelForCausalLM.from_pretrained(
+            name,
+            dtype=chosen,
+            output_loading_info=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=cached,
+        )
+    except Exception as error:  # a configuration may fail at anything that its architecture computes with it
         raise TargetModelError(_load_failure("model", name, error)) from error
     if loaded["missing_keys"]:
         # transformers fills them with random numbers, and only warns.
@@ -305,46 +323,70 @@ def load_target_model(
             f"The weights of {name!r} are incomplete: {len(missing)} tensors are missing, {missing[0]} among them. "
             "Fetch or save the model again."
         )
-    tokenizer = _load_tokenizer(name)
+    tokenizer = _load_tokenizer(name, cached=cached)
     revision = str(getattr(model.config, "_commit_hash", None) or "")
-    target = TargetModel(model.to(where), tokenizer, name=name, revision=revision)
+    try:
+        model.to(where)
+    except RuntimeError as error:
+        raise TargetModelError(
+            f"The model {name!r} does not fit on {where} in {chosen}: {reason_of(error)}. "
+            "Choose another device, or dtype bfloat16."
+        ) from error
+    target = TargetModel(model, tokenizer, name=name, revision=revision)
     if packed_linear and where.type == "cpu" and chosen == torch.float32:
         target.pack_linear_layers()
     return target
 
 
+def _check_unicode(*texts: str) -> None:
+    """Refuses lone surrogates, which is what Python makes of bytes that are not UTF-8."""
+    for text in texts:
+        if not text.isascii() and text.encode(errors="replace").decode() != text:
+            raise TargetModelError(f"The text {text[:40]!r} is not valid Unicode. Give it in UTF-8.")
+
+
 def _device(device: str | torch.device | None) -> torch.device:
     wanted = device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        torch.empty(0, device=wanted)
-        return torch.device(wanted)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        first_line = str(error).strip().splitlines()[0].rstrip(".")
-        raise TargetModelError(f"Cannot use device {str(wanted)!r}: {first_line}. Try cpu or cuda.") from error
+        chosen = torch.empty(0, device=wanted).device
+        # On other devices nothing can be computed (meta), or nothing that a decode needs.
+        torch.ones(1, device=chosen).item()
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
+        gpus = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+        raise TargetModelError(
+            f"Cannot use device {str(wanted)!r}: {reason_of(error)}. Devices here: {', '.join(['cpu', *gpus])}."
+        ) from error
+    return chosen
 
 
-def _load_tokenizer(name: str) -> PreTrainedTokenizerBase | None:
+def _local_only(name: str) -> bool:
+    try:
+        return local_only(name)
+    except SourceError as error:
+        raise TargetModelError(str(error)) from error
+
+
+def _load_tokenizer(name: str, *, cached: bool) -> PreTrainedTokenizerBase | None:
     from transformers import AutoTokenizer
 
-    if Path(name).is_dir() and not any((Path(name) / file).is_file() for file in _TOKENIZER_FILES):
+    if is_folder(name) and not any((Path(name) / file).is_file() for file in _TOKENIZER_FILES):
         return None
     try:
-        return AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=cached)
+    except Exception as error:  # tokenizers raises nothing more special
         raise TargetModelError(_load_failure("tokenizer", name, error)) from error
 
 
 def find_tokenizer(name: str) -> PreTrainedTokenizerBase | None:
     """The tokenizer saved where a model came from; None if there is none."""
     try:
-        return _load_tokenizer(name) if name else None
+        return _load_tokenizer(name, cached=_local_only(name)) if name else None
     except TargetModelError:
         return None
 
 
 def _load_failure(what: str, name: str, error: Exception) -> str:
-    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
     return (
-        f"Cannot load the {what} {name!r}: {first_line}. "
-        "Name a folder with config.json and weights, or a decoder-only model of the Hugging Face hub."
+        f"Cannot load the {what} {name!r}: {reason_of(error)}. "
+        "Name a folder with config.json and safetensors weights, or a decoder-only model of the Hugging Face hub."
     )

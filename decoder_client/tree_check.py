@@ -35,14 +35,20 @@ def check_tree_attention(target: TargetModel) -> None:
     layout = AttentionLayout.of(target.config)
     cache = TreeCache()
     _plain(target, cache, prompt, 0)
-    flat = layout.tree_input(newest, tree, len(prompt), device=target.device, dtype=target.dtype)
+    cache.fill(len(prompt))
+    flat = layout.tree_input([newest], [tree], [len(prompt)], device=target.device, dtype=target.dtype)
     try:
-        drafted = target.forward(flat.input_ids, flat.position_ids, flat.masks, cache, keep=4).states
-        cache.keep(len(prompt), [1, 2])
+        drafted = target.forward(flat.input_ids, flat.position_ids, flat.masks, cache, keep=4).states[0]
+        cache.keep([[1, 2]])
         after = _plain(target, cache, [first], len(prompt) + 3)
     except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         raise TargetModelError(_refusal(target, f"it takes no tree mask ({error})")) from error
     expected = _plain(target, TreeCache(), [*prompt, newest, second, third, first], 0)
+    if not expected.isfinite().all():
+        raise TargetModelError(
+            f"The model {target.name!r} computes NaN or infinite numbers: its weights are damaged, or overflow in "
+            f"{target.dtype}. Fetch or save it again, or load it in float32."
+        )
     allowed = _MAX_RELATIVE_ERROR.get(expected.dtype, _MAX_RELATIVE_ERROR_HALF)
     for rows, wanted in ((drafted[[0, 2, 3]], expected[3:6]), (after, expected[6:])):
         relative_error = (rows.float() - wanted.float()).norm() / wanted.float().norm()
@@ -53,7 +59,7 @@ def check_tree_attention(target: TargetModel) -> None:
 def _plain(target: TargetModel, cache: TreeCache, tokens: list[int], cached: int) -> torch.Tensor:
     ids = torch.tensor([tokens], device=target.device)
     positions = torch.arange(cached, cached + len(tokens), device=target.device)[None]
-    return target.forward(ids, positions, None, cache, keep=len(tokens)).states
+    return target.forward(ids, positions, None, cache, keep=len(tokens)).states[0]
 
 
 def _refusal(target: TargetModel, reason: str) -> str:

@@ -5,7 +5,6 @@ Knows the contract and arrays; opens no connection.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,16 +33,18 @@ class Draft:
     """The answer to one query.
 
     Attributes:
-        tree: one source, the dense neighbours; masses are not normalised.
-        total_mass: of all neighbours, those without a node in the tree too.
-        best_similarity: highest cosine among the neighbours, 0 when there are none.
-        neighbors: how many were found.
+        tree: two sources, dense neighbours (column 0) and sparse ones (column 1); masses are not normalised.
+        total_masses: float64 [2], of all neighbours, those without a node in the tree too.
+        best_similarity: highest cosine among the dense neighbours, 0 when there are none.
+        longest_match: tokens of left context that the best sparse neighbour matches, 0 when there are none.
+        neighbors: how many were found, dense and sparse.
     """
 
     tree: DraftTree
-    total_mass: float
+    total_masses: NDArray[np.float64]
     best_similarity: float
-    neighbors: int
+    longest_match: int
+    neighbors: tuple[int, int]
 
 
 def identity_of(message: pb.ModelIdentity) -> ModelIdentity:
@@ -63,31 +64,6 @@ def key_recipe_of(message: pb.KeyRecipe) -> KeyRecipe:
     return KeyRecipe(layer=message.layer, norm=message.norm, dims=message.dims, reducer_hash=message.reducer_hash)
 
 
-def request_message(
-    build_id: str,
-    keys: NDArray[np.float16],
-    next_tokens: Sequence[int],
-    *,
-    neighbors: int,
-    max_nodes: int,
-    max_depth: int,
-    temperature: float,
-) -> pb.RetrieveRequest:
-    """One batch of queries; keys [B, dims], next_tokens [B]."""
-    return pb.RetrieveRequest(
-        build_id=build_id,
-        keys=keys.astype("<f2", order="C", copy=False).tobytes(),
-        key_type=pb.KEY_TYPE_FLOAT16,
-        num_queries=keys.shape[0],
-        dims=keys.shape[1],
-        next_tokens=next_tokens,
-        neighbors=neighbors,
-        max_nodes=max_nodes,
-        max_depth=max_depth,
-        similarity_temperature=temperature,
-    )
-
-
 def drafts_of(response: pb.RetrieveResponse, *, num_queries: int, vocab_size: int) -> list[Draft]:
     """The drafts of a response, one a query.
 
@@ -100,21 +76,30 @@ def drafts_of(response: pb.RetrieveResponse, *, num_queries: int, vocab_size: in
 
 
 def _draft_of(message: pb.DraftTree, vocab_size: int) -> Draft:
-    count = len(message.tokens)
-    if len(message.parents) != count or len(message.dense_masses) != count:
-        raise WireError(f"{count} tokens, {len(message.parents)} parents, {len(message.dense_masses)} masses in a tree")
+    count, sparse = len(message.tokens), message.sparse_masses
+    if not len(message.parents) == len(message.dense_masses) == count or len(sparse) not in (0, count):
+        raise WireError(
+            f"{count} tokens, {len(message.parents)} parents, {len(message.dense_masses)} and {len(sparse)} masses in "
+            "a tree"
+        )
     tokens = np.fromiter(message.tokens, np.int64, count)
     parents = np.fromiter(message.parents, np.int64, count) + ROOT  # 0 on the wire is the root
-    masses = np.fromiter(message.dense_masses, np.float64, count)
+    masses = np.zeros((count, 2))
+    masses[:, 0] = message.dense_masses
+    if sparse:
+        masses[:, 1] = sparse
+    totals = np.array([message.dense_total_mass, message.sparse_total_mass])
+    all_masses = np.append(masses, totals)
     if not (tokens < vocab_size).all():
         raise WireError(f"token {int(tokens.max())} in a tree; the vocabulary has {vocab_size}")
     if not (parents < np.arange(count)).all():
         raise WireError("a node comes before its parent in a tree")
-    if not (np.isfinite(masses).all() and (masses >= 0.0).all() and np.isfinite(message.dense_total_mass)):
+    if not (np.isfinite(all_masses).all() and (all_masses >= 0.0).all()):
         raise WireError("a mass in a tree is negative, infinite or NaN")
     return Draft(
-        tree=DraftTree(tokens.astype(np.int32), parents.astype(np.int32), masses[:, None]),
-        total_mass=message.dense_total_mass,
+        tree=DraftTree(tokens.astype(np.int32), parents.astype(np.int32), masses),
+        total_masses=totals,
         best_similarity=message.best_similarity,
-        neighbors=message.neighbors,
+        longest_match=message.longest_match,
+        neighbors=(message.neighbors, message.sparse_neighbors),
     )

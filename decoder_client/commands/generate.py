@@ -5,46 +5,69 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from decoder_client.commands.options import at_least, between
+from decoder_client.commands.options import at_least, retriever_address, setting, stop_string
 
 if TYPE_CHECKING:
     from decoder_client.generation import Generation, SpeculativeDecoder
     from decoder_client.retriever import RetrieverClient
     from decoder_client.stats import GenerationStats
-    from decoder_client.target_model import TargetModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
     parser.add_argument("--model", required=True, metavar="M", help="folder or hub name of a transformers model")
-    parser.add_argument("--retriever", metavar="HOST:PORT", help="drafts from this service too")
+    parser.add_argument(
+        "--retriever", type=retriever_address, metavar="HOST:PORT", help="drafts from this service too; default: none"
+    )
     parser.add_argument("--prompt", required=True, metavar="TEXT")
     parser.add_argument("--chat", action="store_true", help="put the prompt into the model's chat template")
     parser.add_argument("--max-new-tokens", type=at_least(int, 1), default=128, metavar="N", help="default: 128")
     parser.add_argument(
-        "--temperature", type=at_least(float, 0.0), default=0.0, metavar="T", help="0 (the default) decodes greedily"
-    )
-    parser.add_argument("--top-k", type=at_least(int, 1), metavar="K", help="sample among the K likeliest tokens")
-    parser.add_argument(
-        "--top-p", type=between(float, 1e-6, 1.0), metavar="P", help="sample among the likeliest tokens, P in all"
-    )
-    parser.add_argument("--repetition-penalty", type=at_least(float, 0.01), default=1.0, metavar="R")
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end at this text; repeatable")
-    parser.add_argument("--seed", type=int, metavar="N", help="of the samples")
-    parser.add_argument(
-        "--nodes", type=between(int, 0, 1024), default=32, metavar="N", help="draft nodes a step; 0 decodes plainly"
+        "--temperature", type=setting("temperature"), default=0.0, metavar="T", help="0 (the default) decodes greedily"
     )
     parser.add_argument(
-        "--deadline-ms", type=at_least(float, 0.1), default=50.0, metavar="MS", help="longest wait for a draft"
+        "--top-k", type=setting("top_k"), metavar="K", help="sample among the K likeliest tokens; default: all"
     )
-    parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16", "float16"], default="auto")
+    parser.add_argument(
+        "--top-p", type=setting("top_p"), metavar="P", help="sample among the likeliest tokens, P in all; default: all"
+    )
+    parser.add_argument(
+        "--repetition-penalty",
+        type=setting("repetition_penalty"),
+        default=1.0,
+        metavar="R",
+        help="above 1 against repetition; default: 1",
+    )
+    parser.add_argument(
+        "--stop", type=stop_string, action="append", default=[], metavar="TEXT", help="end at this text; repeatable"
+    )
+    parser.add_argument("--seed", type=setting("seed"), metavar="N", help="of the samples; default: another each time")
+    parser.add_argument(
+        "--nodes",
+        type=setting("nodes"),
+        metavar="N",
+        help="draft nodes a step, at most 1024; 0 decodes plainly; default: as many as pay for themselves here",
+    )
+    parser.add_argument(
+        "--deadline-ms",
+        type=at_least(float, 0.1),
+        default=50.0,
+        metavar="MS",
+        help="longest wait for a draft; default: 50",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=["auto", "float32", "bfloat16", "float16"],
+        default="auto",
+        help="default: auto, which is float32 on a CPU and bfloat16 elsewhere",
+    )
     parser.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, ...; default: a GPU if there is one")
     parser.add_argument("--stats", action="store_true", help="print what it cost on stderr")
     output = parser.add_mutually_exclusive_group()
-    output.add_argument("--stream", action="store_true", help="print words as soon as they are certain")
+    output.add_argument("--stream", action="store_true", help="print text as soon as it is certain")
     output.add_argument("--json", action="store_true", help="print text, tokens and stats as one JSON object")
 
 
@@ -58,17 +81,19 @@ def run(arguments: argparse.Namespace) -> int:
     if not sys.stderr.isatty():
         transformers_logging.disable_progress_bar()
     target = load_target_model(arguments.model, dtype=arguments.dtype, device=arguments.device)
-    client = _client(arguments.retriever, arguments.deadline_ms) if arguments.retriever and arguments.nodes else None
+    client = (
+        _client(arguments.retriever, arguments.deadline_ms) if arguments.retriever and arguments.nodes != 0 else None
+    )
     try:
-        decoder = SpeculativeDecoder.from_pretrained(target, client, nodes=arguments.nodes, context=arguments.nodes > 0)
-        generation = _generate(decoder, target, arguments)
+        decoder = SpeculativeDecoder.from_pretrained(target, client, nodes=arguments.nodes)
+        generation = _generate(decoder, arguments)
     finally:
         if client is not None:
             client.close()
     if arguments.json:
         print(_as_json(generation))
-    elif not arguments.stream:
-        print(generation.text)
+    else:
+        print("" if arguments.stream else generation.text)
     if arguments.stats:
         print(_as_table(generation.stats), file=sys.stderr)
     return 0
@@ -80,18 +105,8 @@ def _client(address: str, deadline_ms: float) -> RetrieverClient:
     return RetrieverClient(RetrieverConfig(address=address, deadline_ms=deadline_ms))
 
 
-def _generate(decoder: SpeculativeDecoder, target: TargetModel, arguments: argparse.Namespace) -> Generation:
-    on_token: Callable[[int], None] | None = None
-    if arguments.stream:
-        import torch
-        from transformers import TextStreamer
-
-        streamer = TextStreamer(target.tokenizer, skip_special_tokens=True)
-
-        def on_token(token: int) -> None:
-            streamer.put(torch.tensor([token]))
-
-    generation = decoder.generate(
+def _generate(decoder: SpeculativeDecoder, arguments: argparse.Namespace) -> Generation:
+    return decoder.generate(
         arguments.prompt,
         chat=arguments.chat,
         max_new_tokens=arguments.max_new_tokens,
@@ -101,11 +116,8 @@ def _generate(decoder: SpeculativeDecoder, target: TargetModel, arguments: argpa
         repetition_penalty=arguments.repetition_penalty,
         stop=arguments.stop,
         seed=arguments.seed,
-        on_token=on_token,
+        on_text=partial(print, end="", flush=True) if arguments.stream else None,
     )
-    if arguments.stream:
-        streamer.end()
-    return generation
 
 
 def _as_json(generation: Generation) -> str:

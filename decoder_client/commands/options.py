@@ -1,4 +1,4 @@
-"""Argument types that several commands share: numbers within bounds, refused with a sentence that says which."""
+"""Argument types that several commands share; what they refuse, they refuse with a sentence that says why."""
 
 from __future__ import annotations
 
@@ -6,7 +6,35 @@ import argparse
 from collections.abc import Callable
 from typing import TypeVar
 
+from decoder_client.errors import DecoderError
+from decoder_client.retriever_config import check_address
+from decoder_client.settings import SETTINGS, check_stops
+
 Number = TypeVar("Number", int, float)
+
+
+def setting(name: str) -> Callable[[str], float]:
+    """A setting of a decode, with the bounds it has everywhere."""
+
+    def parse(text: str) -> float:
+        value = _number(SETTINGS[name].kind, text)
+        if not SETTINGS[name].allows(value):
+            raise argparse.ArgumentTypeError(f"must be {SETTINGS[name].expected}, not {text}")
+        return value
+
+    return parse
+
+
+def stop_string(text: str) -> str:
+    """A text of at least one character."""
+    _refused_by(lambda: check_stops([text]))
+    return text
+
+
+def retriever_address(text: str) -> str:
+    """ "HOST:PORT", or another address that gRPC knows."""
+    _refused_by(lambda: check_address(text))
+    return text
 
 
 def at_least(kind: type[Number], low: Number) -> Callable[[str], Number]:
@@ -38,3 +66,10 @@ def _number(kind: type[Number], text: str) -> Number:
         return kind(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from error
+
+
+def _refused_by(check: Callable[[], None]) -> None:
+    try:
+        check()
+    except DecoderError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

@@ -1,8 +1,30 @@
-"""Drafters: sources of guesses for the target's next tokens, and their blend into one draft tree."""
+"""Drafters: sources of guesses for the target's next tokens, and the mixture of them that decodes by default."""
 
-from decoder_client.drafting.blend import Blend
-from decoder_client.drafting.context import ContextDrafter
-from decoder_client.drafting.dense import DenseDrafter
-from decoder_client.drafting.drafter import Drafter, DraftRequest, Proposal
+from decoder_client.drafting.budget import CostBudget, FixedBudget, NodeBudget
+from decoder_client.drafting.cost import CostCurve
+from decoder_client.drafting.drafter import (
+    AnyDrafter,
+    Drafter,
+    DraftRequest,
+    LikelyTokens,
+    NoDrafter,
+    Outcome,
+    any_drafter,
+)
+from decoder_client.drafting.mixture import MixtureConfig, MixtureDrafter
 
-__all__ = ["Blend", "ContextDrafter", "DenseDrafter", "DraftRequest", "Drafter", "Proposal"]
+__all__ = [
+    "AnyDrafter",
+    "CostBudget",
+    "CostCurve",
+    "DraftRequest",
+    "Drafter",
+    "FixedBudget",
+    "LikelyTokens",
+    "MixtureConfig",
+    "MixtureDrafter",
+    "NoDrafter",
+    "NodeBudget",
+    "Outcome",
+    "any_drafter",
+]

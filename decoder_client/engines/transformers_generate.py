@@ -8,6 +8,7 @@ ours. The output is what `generate` would return. Knows transformers' calling co
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,12 +17,13 @@ from torch import Tensor
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from decoder_client.connecting import connect
-from decoder_client.drafting import Blend
-from decoder_client.generation import default_drafters
-from decoder_client.loop import DraftLimits, GenerationError, decode
+from decoder_client.default_drafter import default_drafter
+from decoder_client.drafting import AnyDrafter
+from decoder_client.loop import DecodeTask, DraftLimits, GenerationError, decode
+from decoder_client.retriever_config import check_address
 from decoder_client.sampling import Chooser, GreedyChooser, ProcessedChooser
+from decoder_client.settings import check_setting
 from decoder_client.target_model import TargetModel, find_tokenizer
-from decoder_client.tree_check import check_tree_attention
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
@@ -46,40 +48,64 @@ class Streamer(Protocol):
 def dresd_generate(
     retriever: str | RetrieverClient | None = None,
     *,
-    nodes: int = 32,
+    nodes: int | None = None,
     context: bool = True,
     tokenizer: PreTrainedTokenizerBase | None = None,
     streamer: Streamer | None = None,
-) -> Callable[..., Tensor | GenerateDecoderOnlyOutput]:
-    """A function for `generate(..., custom_generate=...)`; keep it to use it again.
+) -> DraftedGenerate:
+    """What to hand to `generate(..., custom_generate=...)`; keep it to use it again.
 
     Args:
         retriever: "HOST:PORT" or a client; None drafts from the text alone.
-        nodes: draft nodes a step.
-        context: also draft from the text so far.
+        nodes: draft nodes a step; None for as many as pay for themselves, see `SpeculativeDecoder.from_pretrained`.
+        context: also draft from the text so far and from what the target said in it.
         tokenizer: of the model, part of its identity; loaded from where the model came from if needed and not given.
         streamer: gets the prompt and then each token. Give it here: `generate` does not hand its own one on.
 
+    Raises:
+        SettingError: `nodes` is out of range.
+        RetrieverError: the address is malformed.
+
     Raises (when called by `generate`):
         GenerationError: what is asked for cannot be decoded with drafts; says what.
+        SettingError: a setting of the samples is out of range.
         TargetModelError: the model cannot verify drafts.
         RetrieverMismatchError: the retriever serves another model's datastore.
     """
-    limits = DraftLimits(nodes=nodes)
-    ready: list[tuple[TargetModel, Blend]] = []
+    if nodes is not None:
+        check_setting("nodes", nodes)
+    if isinstance(retriever, str):
+        check_address(retriever)
+    return DraftedGenerate(retriever, nodes=nodes, context=context, tokenizer=tokenizer, streamer=streamer)
 
-    def prepare(model: PreTrainedModel) -> tuple[TargetModel, Blend]:
-        if not ready or ready[0][0].model is not model:
-            target = TargetModel(model, tokenizer)
-            check_tree_attention(target)
-            client = None
-            if retriever is not None:
-                target.tokenizer = tokenizer or find_tokenizer(target.name)
-                client = connect(retriever, target)
-            ready[:] = [(target, Blend(default_drafters(client, context=context), vocab_size=target.vocab_size))]
-        return ready[0]
 
-    def generate(
+class DraftedGenerate:
+    """The loop that `generate` calls instead of its own; made by `dresd_generate`.
+
+    Holds the model it was last called for, and the connection to an address. The connection is closed by `close`, for
+    another model, or when this object is collected.
+    """
+
+    def __init__(
+        self,
+        retriever: str | RetrieverClient | None,
+        *,
+        nodes: int | None,
+        context: bool,
+        tokenizer: PreTrainedTokenizerBase | None,
+        streamer: Streamer | None,
+    ) -> None:
+        self._retriever = retriever
+        self._nodes = nodes
+        self._limits = DraftLimits() if nodes is None else DraftLimits(nodes=nodes)
+        self._context = context
+        self._tokenizer = tokenizer
+        self._streamer = streamer
+        self._ready: tuple[TargetModel, AnyDrafter] | None = None
+        self._disconnect: Callable[[], object] | None = None
+
+    def __call__(
+        self,
         model: PreTrainedModel,
         input_ids: Tensor,
         logits_processor: LogitsProcessorList,
@@ -88,47 +114,117 @@ def dresd_generate(
         synced_gpus: bool = False,  # noqa: FBT001, FBT002 - transformers' convention
         **model_inputs: object,
     ) -> Tensor | GenerateDecoderOnlyOutput:
+        """Decodes the rows of a batch together; called by `generate`."""
         _refuse_unsupported(input_ids, generation_config, synced_gpus=synced_gpus, model_inputs=model_inputs)
-        target, drafts = prepare(model)
-        prompt = input_ids[0].tolist()
-        text = torch.zeros(1, generation_config.max_length, dtype=input_ids.dtype, device=input_ids.device)
-        text[0, : len(prompt)] = input_ids[0]
-        filled = len(prompt)
-        if streamer is not None:
-            streamer.put(input_ids.cpu())
-
-        def on_token(token: int) -> bool:
-            nonlocal filled
-            text[0, filled] = token
-            filled += 1
-            if streamer is not None:
-                streamer.put(torch.tensor([token]))
-            return bool(stopping_criteria(text[:, :filled], None).all())
-
-        decode(
-            target,
-            drafts,
-            prompt,
-            chooser=_chooser(generation_config, logits_processor),
-            limits=limits,
-            max_length=generation_config.max_length,
-            ends=_ends(generation_config),
-            on_token=on_token,
-        )
-        if streamer is not None:
-            streamer.end()
-        sequences = text[:, :filled]
+        _check_sampling(generation_config)
+        if self._streamer is not None and len(input_ids) > 1:
+            raise GenerationError("A streamer takes one prompt at a time. Pass one, or leave the streamer out.")
+        target, drafter = self._prepare(model)
+        rows = [
+            _Row(ids, skip, generation_config.max_length, stopping_criteria, self._streamer)
+            for ids, skip in zip(input_ids, _padding(input_ids, model_inputs), strict=True)
+        ]
+        if self._streamer is not None:
+            self._streamer.put(input_ids.cpu())
+        tasks = [
+            DecodeTask(
+                row.prompt,
+                _chooser(generation_config, logits_processor),
+                generation_config.max_length - row.skip,
+                _ends(generation_config),
+                row.add,
+            )
+            for row in rows
+        ]
+        decode(target, drafter, tasks, self._limits)
+        if self._streamer is not None:
+            self._streamer.end()
+        sequences = _together(rows, generation_config, input_ids)
         return (
             GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
         )
 
-    return generate
+    def close(self) -> None:
+        """Closes the connection to the address. The next call opens another one."""
+        self._ready = None
+        if self._disconnect is not None:
+            self._disconnect()
+
+    def _prepare(self, model: PreTrainedModel) -> tuple[TargetModel, AnyDrafter]:
+        if self._ready is not None and self._ready[0].model is model:
+            return self._ready
+        self.close()
+        target = TargetModel(model, self._tokenizer)
+        client = None
+        if self._retriever is not None:
+            target.tokenizer = self._tokenizer or find_tokenizer(target.name)
+            client = connect(self._retriever, target)
+            if client is not self._retriever:
+                self._disconnect = weakref.finalize(self, client.close)
+        self._ready = target, default_drafter(target, client, nodes=self._nodes, context=self._context)
+        return self._ready
+
+
+class _Row:
+    """One sequence of a batch as `generate` counts it: with the padding in front."""
+
+    def __init__(
+        self, ids: Tensor, skip: int, max_length: int, criteria: StoppingCriteriaList, streamer: Streamer | None
+    ) -> None:
+        self.skip = skip
+        self.prompt: list[int] = ids[skip:].tolist()
+        self._text = torch.zeros(1, max_length, dtype=ids.dtype, device=ids.device)
+        self._text[0, : len(ids)] = ids
+        self._filled = len(ids)
+        self._criteria = criteria
+        self._streamer = streamer
+
+    def add(self, token: int) -> bool:
+        """Takes the next token; whether a stopping criterion is met."""
+        self._text[0, self._filled] = token
+        self._filled += 1
+        if self._streamer is not None:
+            self._streamer.put(torch.tensor([token]))
+        return bool(self._criteria(self.text[None], None).all())
+
+    @property
+    def text(self) -> Tensor:
+        """int64 [length]: padding, prompt and answer so far."""
+        return self._text[0, : self._filled]
+
+
+def _padding(input_ids: Tensor, model_inputs: dict[str, object]) -> list[int]:
+    """How many tokens of padding stand in front of each prompt."""
+    mask = model_inputs.get("attention_mask")
+    if not isinstance(mask, Tensor):
+        return [0] * len(input_ids)
+    return (mask.shape[1] - mask.sum(dim=1)).tolist()
+
+
+def _together(rows: list[_Row], config: GenerationConfig, input_ids: Tensor) -> Tensor:
+    """int64 [rows, longest]: shorter ones are padded behind, as `generate` does it."""
+    longest = max(len(row.text) for row in rows)
+    pad = config.pad_token_id
+    if pad is None:
+        pad = min(_ends(config), default=0)
+    sequences = input_ids.new_full((len(rows), longest), int(pad))
+    for own, row in zip(sequences, rows, strict=True):
+        own[: len(row.text)] = row.text
+    return sequences
 
 
 def _chooser(config: GenerationConfig, processors: LogitsProcessorList) -> Chooser:
     if config.do_sample or len(processors):
         return ProcessedChooser(processors, sample=bool(config.do_sample))
     return GreedyChooser()
+
+
+def _check_sampling(config: GenerationConfig) -> None:
+    """What transformers lets pass and would fail on in the middle of an answer."""
+    for name in ("temperature", "repetition_penalty"):
+        value = getattr(config, name, None)
+        if value is not None and (config.do_sample or name != "temperature"):
+            check_setting(name, value)
 
 
 def _ends(config: GenerationConfig) -> frozenset[int]:
@@ -146,9 +242,7 @@ def _refuse_unsupported(
     mask, cache = model_inputs.get("attention_mask"), model_inputs.get("cache", model_inputs.get("past_key_values"))
     positions = model_inputs.get("position_ids")
     reason = None
-    if input_ids.shape[0] != 1:
-        reason = f"a batch of {input_ids.shape[0]} sequences; pass one prompt, and num_return_sequences=1"
-    elif (config.num_beams or 1) > 1:
+    if (config.num_beams or 1) > 1:
         reason = "beam search; leave num_beams at 1"
     elif synced_gpus:
         reason = "synced_gpus; decode on one process"
@@ -156,11 +250,17 @@ def _refuse_unsupported(
         reason = f"{' and '.join(records)}; ask for sequences only"
     elif unknown:
         reason = f"the inputs {', '.join(unknown)}; pass input_ids only"
-    elif isinstance(mask, Tensor) and not bool(mask.all()):
-        reason = "padding; pass the prompt without padding, or an attention_mask of ones"
+    elif isinstance(mask, Tensor) and bool((mask[:, 1:] < mask[:, :-1]).any()):
+        reason = "padding behind or within a prompt; pad on the left"
     elif getattr(cache, "get_seq_length", int)() > 0:
         reason = "a cache that is filled already; pass the whole text instead"
-    elif isinstance(positions, Tensor) and positions.flatten().tolist() != list(range(input_ids.shape[1])):
+    elif isinstance(positions, Tensor) and not _in_order(positions, mask):
         reason = "position_ids of your own; leave them out"
     if reason is not None:
         raise GenerationError(f"dresd_generate does not support {reason}.")
+
+
+def _in_order(positions: Tensor, mask: object) -> bool:
+    """Whether each row's tokens stand at 0, 1, 2, ...; what padding is said to stand at makes no difference."""
+    ones = mask if isinstance(mask, Tensor) else torch.ones_like(positions)
+    return bool(((positions == ones.cumsum(-1) - 1) | (ones == 0)).all())

@@ -1,7 +1,8 @@
 """Decodes every prompt with every method in turn and compares the outputs.
 
-Methods take turns within a prompt, in shuffled order, so that a noisy machine disturbs all of them alike. Knows how to
-measure and compare; what a method is and how it decodes is handed in.
+Methods take turns within a prompt, in shuffled order, so that a noisy machine disturbs all of them alike. Each repeat
+starts with drafters that remember nothing. Knows how to measure and compare; what a method is and how it decodes is
+handed in.
 """
 
 from __future__ import annotations
@@ -10,70 +11,28 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from decoder_client.evaluation.measurement import Measurement
+from decoder_client.evaluation.methods import Method
 from decoder_client.evaluation.prompts import BenchPrompt
+from decoder_client.evaluation.recording import Recording
+from decoder_client.evaluation.results import PLAIN, Answer, Difference
 from decoder_client.stats import GenerationStats
 
-PLAIN = "plain"
-"""The method that drafts nothing; all others are compared with it."""
-
-NEAR_TIE = 1e-4
-"""Two logits this close may change places between passes of different shapes, by float32 rounding alone."""
-
 
 @dataclass(frozen=True, slots=True)
-class Method:
-    """A drafter by name and its node budget."""
+class Decoded:
+    """One answer: its tokens, what it cost, and what was seen of its drafts."""
 
-    name: str
-    nodes: int
-
-    @property
-    def label(self) -> str:
-        """For tables."""
-        return self.name if self.name == PLAIN else f"{self.name}@{self.nodes}"
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Where an output leaves plain decoding's.
-
-    Attributes:
-        position: in the answer.
-        gap: between the target's two best logits there; at most `NEAR_TIE` for a mere rounding difference.
-    """
-
-    position: int
-    gap: float
-
-    @property
-    def is_near_tie(self) -> bool:
-        """Whether float32 rounding explains it."""
-        return self.gap <= NEAR_TIE
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """One answer by one method.
-
-    Attributes:
-        prompt: name.
-        method: label.
-        repeat: from 0.
-        tokens: of the answer.
-        stats: of the answer.
-        difference: from plain decoding; None if identical, or if plain decoding was not asked for.
-    """
-
-    prompt: str
-    method: str
-    repeat: int
     tokens: tuple[int, ...]
     stats: GenerationStats
-    difference: Difference | None
+    recording: Recording
 
 
-Decode = Callable[[Method, tuple[int, ...]], tuple[tuple[int, ...], GenerationStats]]
-"""Decodes a prompt greedily: (method, prompt) -> (answer, its stats)."""
+Decode = Callable[[tuple[int, ...]], Decoded]
+"""Decodes a prompt greedily."""
+
+NewDecode = Callable[[Method], Decode]
+"""Makes a decoder of a method that remembers no earlier answer."""
 
 LogitGap = Callable[[Sequence[int]], float]
 """(text so far) -> the gap between the target's two best logits after it."""
@@ -82,7 +41,7 @@ LogitGap = Callable[[Sequence[int]], float]
 def run_bench(
     prompts: Sequence[BenchPrompt],
     methods: Sequence[Method],
-    decode: Decode,
+    new_decode: NewDecode,
     logit_gap: LogitGap,
     *,
     repeats: int,
@@ -94,7 +53,8 @@ def run_bench(
     Args:
         prompts: at least one.
         methods: at least one; outputs are compared with `PLAIN`'s if it is among them.
-        decode: see `Decode`. Called once a method on the first prompt before anything is measured, as a warm-up.
+        new_decode: see `NewDecode`. Called for every method and repeat, and once a method for a warm-up, which answers
+            the first prompt and is not counted; a drafter that learns from answers does not meet one twice.
         logit_gap: see `LogitGap`.
         repeats: of the whole set.
         seed: of the order of methods.
@@ -102,17 +62,27 @@ def run_bench(
     """
     order = random.Random(seed)  # noqa: S311 - an order of measurement, nothing secret
     for method in methods:
-        decode(method, prompts[0].tokens)
+        new_decode(method)(prompts[0].tokens)
     measurements: list[Measurement] = []
     for repeat in range(repeats):
+        decoders = {method: new_decode(method) for method in methods}
         for prompt in prompts:
-            answers = {method: decode(method, prompt.tokens) for method in order.sample(methods, len(methods))}
-            plain = next((tokens for method, (tokens, _) in answers.items() if method.name == PLAIN), None)
+            decoded = {method: decoders[method](prompt.tokens) for method in order.sample(methods, len(methods))}
+            plain = next((one.tokens for method, one in decoded.items() if method.name == PLAIN), None)
             measured = []
             for method in methods:
-                tokens, stats = answers[method]
-                difference = None if plain is None else find_difference(prompt.tokens, plain, tokens, logit_gap)
-                measured.append(Measurement(prompt.name, method.label, repeat, tokens, stats, difference))
+                one = decoded[method]
+                difference = None if plain is None else find_difference(prompt.tokens, plain, one.tokens, logit_gap)
+                answer = Answer(
+                    prompt.name,
+                    repeat,
+                    one.stats,
+                    one.recording.offered_by_depth,
+                    one.recording.accepted_by_depth,
+                    one.tokens,
+                    difference,
+                )
+                measured.append(Measurement(method, answer, one.recording))
             measurements += measured
             on_prompt(measured)
     return measurements

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from decoder_client.errors import DecoderError
-from decoder_client.target_model import TargetModel
+from decoder_client.target_model import TargetModel, TargetModelError
 
 
 class PromptFileError(DecoderError):
@@ -24,11 +24,13 @@ class BenchPrompt:
 
     Attributes:
         name: for tables: the record's "name" or "family" with its line number.
-        tokens: ids, as the target reads them.
+        tokens: ids, as the target reads them; fewer than its window.
+        where: file and line, for messages.
     """
 
     name: str
     tokens: tuple[int, ...]
+    where: str = ""
 
 
 def read_prompts(path: Path, target: TargetModel, *, chat: bool, limit: int | None = None) -> list[BenchPrompt]:
@@ -41,7 +43,7 @@ def read_prompts(path: Path, target: TargetModel, *, chat: bool, limit: int | No
         limit: stop after this many prompts.
 
     Raises:
-        PromptFileError: unreadable, malformed (names the line) or empty.
+        PromptFileError: unreadable, malformed, empty, or a prompt that the target cannot take (names the line).
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
@@ -61,7 +63,15 @@ def read_prompts(path: Path, target: TargetModel, *, chat: bool, limit: int | No
         if not isinstance(record, Mapping):
             raise PromptFileError(f'{where} is not a record. Write {{"prompt": "..."}}.')
         name = str(record.get("name") or record.get("family") or "prompt")
-        prompts.append(BenchPrompt(f"{name}:{number}", _encode(record, target, where, chat=chat)))
+        tokens = _encode(record, target, where, chat=chat)
+        if not tokens:
+            raise PromptFileError(f"{where}: the prompt has no tokens. Write at least one word.")
+        if len(tokens) >= target.max_length:
+            raise PromptFileError(
+                f"{where}: the prompt has {len(tokens)} tokens, but the model's window is {target.max_length}. "
+                "Shorten it or leave it out."
+            )
+        prompts.append(BenchPrompt(f"{name}:{number}", tokens, where))
     if not prompts:
         raise PromptFileError(f'No prompts in {str(path)!r}. Write one {{"prompt": "..."}} a line.')
     return prompts
@@ -70,18 +80,30 @@ def read_prompts(path: Path, target: TargetModel, *, chat: bool, limit: int | No
 def _encode(record: Mapping[str, object], target: TargetModel, where: str, *, chat: bool) -> tuple[int, ...]:
     ids, messages, text = record.get("prompt_ids"), record.get("messages"), record.get("prompt")
     if isinstance(ids, list) and ids:
-        if not all(isinstance(token, int) and 0 <= token < target.vocab_size for token in ids):
+        if not all(type(token) is int and 0 <= token < target.vocab_size for token in ids):
             raise PromptFileError(f"{where}: prompt_ids must be token ids from 0 to {target.vocab_size - 1}.")
         return tuple(ids)
-    if isinstance(messages, list) and messages:
-        turns = []
-        for turn in messages:
-            if not (isinstance(turn, Mapping) and {"role", "content"} <= turn.keys()):
-                raise PromptFileError(f"{where}: each of messages must hold role and content.")
-            turns.append({"role": str(turn["role"]), "content": str(turn["content"])})
-        while turns and turns[-1]["role"] == "assistant":
-            turns.pop()
-        return tuple(target.encode_prompt(turns, chat=True))
-    if isinstance(text, str) and text:
-        return tuple(target.encode_prompt(text, chat=chat))
+    try:
+        if isinstance(messages, list) and messages:
+            return tuple(target.encode_prompt(_question(messages, where), chat=True))
+        if isinstance(text, str) and text:
+            return tuple(target.encode_prompt(text, chat=chat))
+    except TargetModelError as error:
+        raise PromptFileError(f"{where}: {error}") from error
     raise PromptFileError(f"{where} holds none of prompt (text), messages (turns) and prompt_ids (token ids).")
+
+
+def _question(messages: list[object], where: str) -> list[dict[str, str]]:
+    """The turns up to the last one that waits for an answer."""
+    turns = []
+    for turn in messages:
+        if not (isinstance(turn, Mapping) and {"role", "content"} <= turn.keys()):
+            raise PromptFileError(f"{where}: each of messages must hold role and content.")
+        if not (isinstance(turn["role"], str) and isinstance(turn["content"], str)):
+            raise PromptFileError(f"{where}: role and content of messages must be texts.")
+        turns.append({"role": turn["role"], "content": turn["content"]})
+    while turns and turns[-1]["role"] == "assistant":
+        turns.pop()
+    if not turns:
+        raise PromptFileError(f"{where}: messages holds answers only. Write a user's turn before them.")
+    return turns

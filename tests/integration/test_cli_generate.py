@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,30 @@ def text(model: Path) -> str:
 def test_the_answer_is_printed(model: Path, text: str, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(model, *options) == 0
     assert capsys.readouterr().out == text + "\n"
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+@pytest.mark.parametrize("start", [0, 3, 9])
+def test_a_stream_ends_where_the_answer_ends(
+    model: Path, text: str, start: int, length: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = text[start : start + length]
+    options = ["--stop", "never", "--stop", stop]
+    assert run(model, *options) == 0
+    printed = capsys.readouterr().out
+    assert printed == text[: text.index(stop)] + "\n"
+    assert run(model, *options, "--stream") == 0
+    assert capsys.readouterr().out == printed
+
+
+def test_help_tells_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["generate", "--help"])
+    # Each option with a value says what it is without one.
+    entries = re.split(r"\n  (?=--)", capsys.readouterr().out)[1:]
+    valued = [entry for entry in entries if re.match(r"--[\w-]+ [A-Z{]", entry)]
+    silent = [entry.split()[0] for entry in valued if "default" not in entry]
+    assert silent == ["--model", "--prompt", "--stop"]
 
 
 def test_json_holds_text_tokens_and_stats(model: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,8 +111,8 @@ def test_a_service_that_is_down_is_warned_about_in_one_line(
         ({"model": "/no/such/model"}, "no model folder '/no/such/model'"),
         ({"prompt": ""}, "The prompt is empty"),
         ({"prompt": "x" * 300}, "300 tokens"),
-        ({"options": ["--retriever", "nonsense"]}, "HOST:PORT"),
-        ({"options": ["--device", "abacus"]}, "device 'abacus'"),
+        ({"prompt": "caf\udce9"}, "not valid Unicode"),
+        ({"options": ["--device", "abacus"]}, "Devices here: cpu"),
     ],
 )
 def test_failures_are_one_sentence_and_exit_code_1(
@@ -108,9 +133,18 @@ def test_failures_are_one_sentence_and_exit_code_1(
         ["--temperature", "-1"],
         ["--temperature", "warm"],
         ["--temperature", "nan"],
+        ["--temperature", "1e-45"],
         ["--top-p", "0"],
         ["--top-k", "0"],
+        ["--repetition-penalty", "0"],
+        ["--seed", "-1"],
+        ["--seed", "9" * 30],
+        ["--stop", ""],
         ["--nodes", "-1"],
+        ["--nodes", "5000"],
+        ["--retriever", ""],
+        ["--retriever", "nonsense"],
+        ["--retriever", "localhost:115587"],
         ["--max-new-tokens", "0"],
         ["--json", "--stream"],
         ["--unknown"],

@@ -21,7 +21,8 @@ from decoder_client.retriever import (
     RetrieverUnavailableError,
 )
 from dresd.identity import ModelIdentity
-from retriever_service.serving.server import Limits, ServeConfig
+from retriever_service.datastore import Datastore
+from retriever_service.serving.server import Limits, ServeConfig, open_datastore
 from tests.support.datastore import BuiltDatastore
 from tests.support.serving import (
     IDENTITY,
@@ -332,6 +333,60 @@ def test_closing_wakes_a_call_that_waits(built: BuiltDatastore):
         waiting.join(PATIENCE_S / 2)
         assert not waiting.is_alive()
         gated.gate.set()
+
+
+@pytest.mark.parametrize(
+    "changes", [{"weights_fingerprint": "ff" * 32}, {"tokenizer_hash": "ff" * 32}, {"hidden_size": 13}]
+)
+def test_a_connected_client_is_for_its_model_only(server: ServerThread, changes: dict[str, object]):
+    other = dataclasses.replace(IDENTITY, name="other", **changes)  # type: ignore[arg-type]
+    with client_of(server.address) as client:
+        with pytest.raises(RetrieverError, match="not connected"):
+            client.check_identity(IDENTITY)
+        client.connect(IDENTITY)
+        client.check_identity(dataclasses.replace(IDENTITY, name="a copy"))
+        with pytest.raises(RetrieverMismatchError, match=f"{next(iter(changes))}: .*client of its own"):
+            client.check_identity(other)
+
+
+def test_a_connected_client_that_takes_other_weights_takes_them_of_any_decoder(server: ServerThread):
+    with client_of(server.address, require_same_weights=False) as client:
+        client.connect(IDENTITY)
+        client.check_identity(dataclasses.replace(IDENTITY, weights_fingerprint="ff" * 32))
+
+
+def test_a_refusal_for_the_weights_alone_says_what_may_be_done(server: ServerThread):
+    with client_of(server.address) as client:
+        with pytest.raises(RetrieverMismatchError, match=r"float16 copy.*require_same_weights=False"):
+            client.connect(dataclasses.replace(IDENTITY, weights_fingerprint="ff" * 32))
+        with pytest.raises(RetrieverMismatchError) as refused:
+            client.connect(dataclasses.replace(IDENTITY, weights_fingerprint="ff" * 32, hidden_size=13))
+    assert "float16" not in str(refused.value)
+
+
+def test_a_service_that_is_still_loading_is_told_from_none(built: BuiltDatastore, caplog: pytest.LogCaptureFixture):
+    loading = threading.Event()
+    with serving(local_config(built.path)) as gone:
+        address = gone.address
+
+    def opened(config: ServeConfig) -> Datastore:
+        assert loading.wait(PATIENCE_S)
+        return open_datastore(config)
+
+    server = ServerThread(ServeConfig(built.path, listen=address), opened, loaded=False)
+    try:
+        with client_of(address) as client:
+            client.connect_when_up(IDENTITY)
+            eventually(lambda: "still loading" in client.trouble)
+            assert "no retriever answers" not in client.trouble
+            loading.set()
+            eventually(lambda: ask(client, built) is not None)
+        server.server = server.starting.result(PATIENCE_S)
+        server.stop()
+    finally:
+        loading.set()
+        server.close()
+    assert any("still loading" in record.message for record in caplog.records)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from transformers import DynamicCache, PreTrainedModel, StoppingCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from decoder_client.engines.transformers_generate import dresd_generate
+from decoder_client.errors import SettingError
 from decoder_client.loop import GenerationError
+from decoder_client.retriever_errors import RetrieverError
 from tests.support.models import ARCHITECTURES, tiny_model
 
 VOCAB = 48
@@ -128,6 +130,26 @@ def test_what_cannot_be_decoded_with_drafts_is_refused(
     llama: PreTrainedModel, settings: dict[str, object], reason: str
 ) -> None:
     with pytest.raises(GenerationError, match=reason):
+        generate(llama, **settings, custom_generate=dresd_generate())
+
+
+@pytest.mark.parametrize("settings", [{"nodes": 5000}, {"nodes": -1}, {"nodes": True}])
+def test_settings_out_of_range_are_refused_when_made(settings: dict[str, int]) -> None:
+    with pytest.raises(SettingError, match="nodes"):
+        dresd_generate(**settings)
+
+
+@pytest.mark.parametrize("address", ["", "nowhere", "localhost:99999"])
+def test_an_address_that_cannot_be_is_refused_when_made(address: str) -> None:
+    with pytest.raises(RetrieverError, match="not an address"):
+        dresd_generate(address)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"do_sample": True, "temperature": 1e-45}, {"repetition_penalty": 1e-45}, {"repetition_penalty": 1e39}]
+)
+def test_settings_that_would_overflow_are_refused(llama: PreTrainedModel, settings: dict[str, float]) -> None:
+    with pytest.raises(SettingError, match=list(settings)[-1]):
         generate(llama, **settings, custom_generate=dresd_generate())
 
 
