@@ -46,8 +46,10 @@ format: $(READY) ## rewrite the sources in the project's style
 proto: $(READY) ## regenerate the Python modules of the wire contract
 	"$(BIN)/python" scripts/generate_stubs.py
 
-bench: $(READY) ## tokens per forward and speed of every drafter on the demo's prompts
-	"$(BIN)/python" examples/demo.py --methods plain,prompt-lookup,dense,dresd --nodes 8,32,64
+bench: $(READY) ## every drafter on the demo's prompts, published ones too: a table, and a report in bench.html
+	"$(BIN)/python" scripts/build_suffix_decoding.py
+	"$(BIN)/python" examples/demo.py --nodes 8,32 --json bench.json --html bench.html \
+		--methods plain,prompt-lookup,token-recycling,rest,suffix-decoding,dresd-paper,dense,dresd,dresd-auto
 
 clean: ## remove the virtual environment and caches of this folder
 	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

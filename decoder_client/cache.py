@@ -80,8 +80,8 @@ class TreeCache(DynamicCache):  # type: ignore[misc]  # transformers is untyped 
     @classmethod
     def join(cls, caches: Sequence[TreeCache]) -> TreeCache:
         """One cache of the sequences of several, in their order."""
-        if len(caches) == 1:
-            return caches[0]
+        if len(caches) < 2:
+            return caches[0] if caches else cls()
         joint = cls()
         joint.lengths = [length for cache in caches for length in cache.lengths]
         longest = max(joint.lengths)

@@ -32,7 +32,7 @@ def default_drafter(
         TargetModelError: the model cannot verify drafts.
     """
     if nodes == 0 or (retriever is None and not context):
-        return any_drafter(NoDrafter())
+        return NoDrafter()
     check_tree_attention(target)
     budget = CostBudget(pass_cost(target)) if nodes is None else FixedBudget()
     config = MixtureConfig() if context else MixtureConfig(places=0, tables=False)

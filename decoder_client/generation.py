@@ -19,7 +19,7 @@ import torch
 
 from decoder_client.answer_text import AnswerText
 from decoder_client.default_drafter import default_drafter
-from decoder_client.drafting import AnyDrafter, NoDrafter, any_drafter
+from decoder_client.drafting import AnyDrafter, NoDrafter
 from decoder_client.loop import DecodeTask, DraftLimits, decode
 from decoder_client.retriever_config import check_address
 from decoder_client.sampling import SamplingConfig
@@ -63,10 +63,10 @@ class SpeculativeDecoder:
         Raises:
             TargetModelError: the model cannot verify drafts.
         """
-        if drafter is not None:
+        if drafter is not None and not isinstance(drafter, NoDrafter):
             check_tree_attention(target)
         self.target = target
-        self._drafter = drafter or any_drafter(NoDrafter())
+        self._drafter = drafter or NoDrafter()
         self._limits = limits or DraftLimits()
         self._close: Callable[[], object] | None = None
 
@@ -174,7 +174,8 @@ class SpeculativeDecoder:
     ) -> list[Generation]:
         """Answers several prompts together: one pass and one call to the retriever a step for all of them.
 
-        Arguments and errors are those of `generate`; the prompt number i is sampled with `seed` + i. Padding costs
+        Arguments and errors are those of `generate`, and TargetModelError is raised for a model that takes no masks to
+        keep the prompts apart; the prompt number i is sampled with `seed` + i. Padding costs
         passes of the longest draft for all, so prompts and answers of similar lengths go together best.
         """
         tokens = [self._encode(prompt, chat=chat) for prompt in prompts]

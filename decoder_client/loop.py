@@ -24,6 +24,7 @@ from decoder_client.sampling import Chooser
 from decoder_client.settings import check_setting
 from decoder_client.stats import GenerationStats
 from decoder_client.target_model import ForwardOutput, TargetModel
+from decoder_client.tree_check import check_tree_attention
 from decoder_client.verification import accept
 from dresd.draft_tree import DraftTree
 
@@ -128,10 +129,13 @@ def decode(
 
     Raises:
         GenerationError: a prompt is empty, outside the vocabulary or too long for the model.
+        TargetModelError: there are several tasks, and the model takes no masks that keep them apart.
         LogitsError: the model computes NaN.
     """
     for task in tasks:
         _check_prompt(target, task.prompt)
+    if len(tasks) > 1:
+        check_tree_attention(target)
     return _Loop(target, drafter, tasks, limits).run()
 
 
@@ -208,9 +212,7 @@ class _Loop(Generic[Session]):
         accepted = time.perf_counter()
         for place, (one, outcome, count) in enumerate(zip(alive, outcomes, counts, strict=True)):
             path = [0, *(node + 1 for node in outcome.nodes)]
-            self._tell(
-                one, outcome.nodes, count, output.logits[place, : 1 + len(one.tree)], output.states[place, path]
-            )
+            self._tell(one, outcome.nodes, count, output.logits[place, : 1 + len(one.tree)], output.states[place, path])
         told = time.perf_counter()
         for one in alive:
             one.stats.forwards += 1

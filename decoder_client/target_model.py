@@ -59,6 +59,10 @@ class TargetModel:
     Raises `TargetModelError` for what the decode loop cannot verify drafts on: encoder-decoder models, recurrent or
     linear-attention layers, models without a language model head or explicit positions, attention kernels that take
     no mask. Puts the model into evaluation mode. May be used by several threads.
+
+    Attributes:
+        is_packed: its linear layers are (see `pack_linear_layers`).
+        checked_attention: the implementation with which it was seen to attend along draft trees; "" before that.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class TargetModel:
         self._cache_argument = str(cache_argument(model))
         self._identity: ModelIdentity | None = None
         self.is_packed = False
+        self.checked_attention = ""
 
     @property
     def device(self) -> torch.device:

@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import hashlib
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -22,6 +23,8 @@ HERE = Path(__file__).resolve().parent
 TRAIN, TEST = HERE / "stdlib" / "train.jsonl", HERE / "stdlib" / "test.jsonl"
 BIN = Path(sys.executable).parent
 MAX_NEW_TOKENS = "96"
+RECIPE = 2
+"""Counts up when a datastore of an earlier version could not be used any more."""
 READY = "dresd-retriever ready on "
 
 
@@ -45,18 +48,20 @@ def prepare_model() -> Path:
     return Path(done.stdout.strip().splitlines()[-1])
 
 
-def build_datastore(model: Path) -> Path:
-    """The datastore of the training prompts, from the cache if these prompts and this code's version made one."""
-    recipe = hashlib.sha256(TRAIN.read_bytes() + MAX_NEW_TOKENS.encode()).hexdigest()[:12]
+def build_datastore(model: Path) -> tuple[Path, Path]:
+    """The datastore of the training prompts and the answers in it, from the cache if this recipe made them before."""
+    recipe = hashlib.sha256(TRAIN.read_bytes() + f"{MAX_NEW_TOKENS} {RECIPE}".encode()).hexdigest()[:12]
     datastore = model.parent / f"demo-datastore-{recipe}"
+    answers = datastore.with_suffix(".jsonl")
     retriever = str(BIN / "dresd-retriever")
-    if datastore.exists():
+    if datastore.exists() and answers.exists():
         run("Checking the datastore of an earlier run", [retriever, "verify", str(datastore)])
-        return datastore
+        return datastore, answers
+    shutil.rmtree(datastore, ignore_errors=True)
     command = [retriever, "build", "--model", str(model), "--corpus", str(TRAIN), "--respond"]
-    command += ["--max-new-tokens", MAX_NEW_TOKENS, "--out", str(datastore)]
+    command += ["--max-new-tokens", MAX_NEW_TOKENS, "--answers-out", str(answers), "--out", str(datastore)]
     run(f"Building a datastore from the model's own answers to {TRAIN.name}", command)
-    return datastore
+    return datastore, answers
 
 
 @contextlib.contextmanager
@@ -79,20 +84,22 @@ def served(datastore: Path) -> Iterator[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--methods", default="plain,dresd", help="drafters to compare (default: %(default)s)")
+    parser.add_argument("--methods", default="plain,dresd-auto", help="drafters to compare (default: %(default)s)")
     parser.add_argument("--nodes", default="8", help="node budgets, comma-separated (default: %(default)s)")
     parser.add_argument("--json", metavar="OUT", help="also write every measurement to this file")
+    parser.add_argument("--html", metavar="OUT", help="also write a report to this file")
     arguments = parser.parse_args()
 
     started = time.monotonic()
     model = prepare_model()
-    datastore = build_datastore(model)
+    datastore, answers = build_datastore(model)
     with served(datastore) as address:
         command = [str(BIN / "dresd-decoder"), "bench", "--model", str(model), "--retriever", address]
         command += ["--prompts", str(TEST), "--max-new-tokens", MAX_NEW_TOKENS]
         command += ["--methods", arguments.methods, "--nodes", arguments.nodes]
-        if arguments.json:
-            command += ["--json", arguments.json]
+        command += ["--datastore", str(datastore), "--corpus", str(answers)]
+        for option, value in (("--json", arguments.json), ("--html", arguments.html)):
+            command += [option, value] if value else []
         run(f"Decoding {TEST.name} with and without it", command)
     print(f"\nThe whole demo took {time.monotonic() - started:.0f} s.")
     return 0

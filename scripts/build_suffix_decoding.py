@@ -15,8 +15,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from decoder_client.evaluation.baselines.suffix_extension import RELEASE, extension_folder
 from decoder_client.cache_folder import cache_folder
+from decoder_client.evaluation.baselines.suffix_extension import RELEASE, extension_folder
 
 SDIST = f"arctic-inference=={RELEASE}"
 SDIST_SHA256 = "7f22e3e1b1071c6061c0d6951be17c0fb50b08d06d6e543144c8f52faba60a36"

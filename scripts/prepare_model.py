@@ -58,9 +58,9 @@ def convert(gguf: Path, out: Path) -> None:
     AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(out)
 
 
-def prepare() -> Path:
-    """The folder of the converted model, made first if this is the first time."""
-    target = cache_folder() / "SmolLM2-135M-Instruct"
+def prepare(cache: Path) -> Path:
+    """The folder of the converted model in `cache`, made first if this is the first time."""
+    target = cache / "SmolLM2-135M-Instruct"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".preparing-") as scratch:
@@ -73,7 +73,7 @@ def prepare() -> Path:
 
 
 def main() -> int:
-    print(prepare())
+    print(prepare(cache_folder()))
     return 0
 
 

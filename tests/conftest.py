@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
-from scripts.prepare_model import prepare
+from scripts.prepare_model import cache_folder, prepare
 
 # Read when torch and FAISS are imported, here and in the processes that tests start: two processes with a thread a
 # core each spin for the same cores and run many times slower than with one thread each.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# No test is about time, and an example may well take long on a busy machine.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
+
+_BUILT_ONCE = ("SmolLM2-135M-Instruct", "suffix-decoding-*")
+_USERS_CACHE = cache_folder()
+_CACHE = tempfile.TemporaryDirectory(prefix="dresd-tests-")
+
+
+def pytest_configure() -> None:
+    """Gives the run a cache folder of its own, which lends from the user's only what takes long to make."""
+    for pattern in _BUILT_ONCE:
+        for made in _USERS_CACHE.glob(pattern):
+            (Path(_CACHE.name) / made.name).symlink_to(made.resolve())
+    os.environ["DRESD_CACHE"] = _CACHE.name
+
 
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """The folder of the real SmolLM2-135M-Instruct; fetched and converted if `make model` has not done so."""
-    return prepare()
+    return prepare(_USERS_CACHE)

@@ -12,6 +12,7 @@ from decoder_client.drafting.drafter import (
     any_drafter,
 )
 from decoder_client.drafting.mixture import MixtureConfig, MixtureDrafter
+from decoder_client.drafting.retrieval import RetrievalConfig
 
 __all__ = [
     "AnyDrafter",
@@ -26,5 +27,6 @@ __all__ = [
     "NoDrafter",
     "NodeBudget",
     "Outcome",
+    "RetrievalConfig",
     "any_drafter",
 ]

@@ -15,38 +15,75 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoder_client.drafting.cost import CostCurve
+from decoder_client.drafting.gate import Gate
 
 
 class NodeBudget(Protocol):
-    """Decides how many nodes each sequence of a batch verifies."""
+    """Decides whether a step drafts, and how many nodes each sequence of a batch verifies."""
+
+    @property
+    def token_s(self) -> float | None:
+        """Seconds that an accepted token saves; None if unknown."""
+
+    @property
+    def floor(self) -> float:
+        """The least probability of a node that may be chosen."""
+
+    def opens(self) -> bool:
+        """Asked once a step: whether drafting at this one may pay."""
 
     def choose(self, probabilities: Sequence[NDArray[np.float64]]) -> list[int]:
         """How many of each sequence's nodes, which are given with the likeliest first."""
 
-    def observe(self, tokens: int) -> None:
-        """A sequence of the latest batch got `tokens` tokens."""
+    def observe(self, tokens: int, draft_s: float) -> None:
+        """A sequence of the latest batch got `tokens` tokens by a draft that took `draft_s` to make."""
 
 
 class FixedBudget:
-    """As many nodes as there are."""
+    """As many nodes as there are, at every step."""
+
+    token_s = None
+    floor = 1e-3
+
+    def opens(self) -> bool:
+        """See `NodeBudget`."""
+        return True
 
     def choose(self, probabilities: Sequence[NDArray[np.float64]]) -> list[int]:
         """See `NodeBudget`."""
         return [len(one) for one in probabilities]
 
-    def observe(self, _tokens: int) -> None:
+    def observe(self, _tokens: int, _draft_s: float) -> None:
         """Nothing to learn."""
 
 
 class CostBudget:
-    """As many nodes as pay for themselves on a measured cost curve."""
+    """As many nodes as pay for themselves on a measured cost curve, and no drafts while none do."""
 
     def __init__(self, curve: CostCurve, *, memory: int = 64) -> None:
         """Judges by `curve`; the rate R is that of about the last `memory` steps."""
         self._curve = curve
         self._decay = 1.0 - 1.0 / memory
-        self._share_s = float(curve.seconds([1])[0])
-        self._tokens, self._seconds = 1.0, self._share_s
+        self._plain_s = self._pass_s = float(curve.seconds([1])[0])
+        self._tokens, self._seconds = 1.0, self._plain_s
+        steps = np.diff(curve.pass_seconds) / np.diff(curve.tokens)
+        # Nodes in a row may pay together where none would pay alone, so half of the cheapest is still looked at.
+        self._least_s = 0.5 * max(0.0, float(steps.min()))
+        self._gate = Gate()
+
+    @property
+    def token_s(self) -> float:
+        """See `NodeBudget`: the share in a pass without drafts."""
+        return self._plain_s
+
+    @property
+    def floor(self) -> float:
+        """See `NodeBudget`: a node that gains less than it costs is not chosen."""
+        return min(max(1e-3, self._least_s * self._tokens / self._seconds), 0.5)
+
+    def opens(self) -> bool:
+        """See `NodeBudget`."""
+        return self._gate.opens()
 
     def choose(self, probabilities: Sequence[NDArray[np.float64]]) -> list[int]:
         """See `NodeBudget`: all sequences share the pass, which is as wide as the largest draft."""
@@ -57,10 +94,11 @@ class CostBudget:
         sequences = len(probabilities)
         times = self._curve.seconds(sequences * np.arange(1, widest + 2))
         best = int((np.cumsum(gains) - times * (self._tokens / self._seconds)).argmax())
-        self._share_s = float(times[best]) / sequences
+        self._plain_s, self._pass_s = float(times[0]) / sequences, float(times[best]) / sequences
         return [min(best, len(one)) for one in probabilities]
 
-    def observe(self, tokens: int) -> None:
+    def observe(self, tokens: int, draft_s: float) -> None:
         """See `NodeBudget`."""
         self._tokens = self._decay * self._tokens + tokens
-        self._seconds = self._decay * self._seconds + self._share_s
+        self._seconds = self._decay * self._seconds + self._pass_s + draft_s
+        self._gate.record((tokens - 1) * self._plain_s, self._pass_s - self._plain_s + draft_s)

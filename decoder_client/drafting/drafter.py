@@ -111,12 +111,13 @@ def any_drafter(drafter: Drafter[Session]) -> AnyDrafter:
 class NoDrafter:
     """Plain decoding: proposes nothing."""
 
-    def start(self, _prompt: Sequence[int]) -> None:
+    def start(self, prompt: Sequence[int]) -> object:  # noqa: ARG002
         """See `Drafter`."""
+        return None
 
-    def propose(self, requests: Sequence[DraftRequest[None]]) -> list[DraftTree]:
+    def propose(self, requests: Sequence[DraftRequest[object]]) -> list[DraftTree]:
         """See `Drafter`."""
         return [DraftTree.empty()] * len(requests)
 
-    def observe(self, _session: None, _outcome: Outcome) -> None:
+    def observe(self, session: object, outcome: Outcome) -> None:
         """See `Drafter`."""

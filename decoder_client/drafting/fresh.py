@@ -38,13 +38,28 @@ class FreshTable:
     def lookup(
         self, previous: NDArray[np.int64], current: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
-        """See `NextTokens`."""
+        """What followed each pair.
+
+        Args:
+            previous: int64 [n], -1 for none.
+            current: int64 [n].
+
+        Returns:
+            next_tokens: int64 [n, k], -1 where nothing is known.
+            probabilities: float64 [n, k].
+            is_known: bool [n].
+        """
         rows = np.array([self._rows.get(pair, -1) for pair in _pairs(previous, current).tolist()], np.int64)
         known = rows >= 0
         if not known.any():
             return np.zeros((len(rows), 0), np.int64), np.zeros((len(rows), 0)), known
         tokens = np.where(known[:, None], self._tokens[rows], -1)
         return tokens, self._probabilities[rows], known
+
+    def probability(self, previous: int, current: int, token: int) -> float | None:
+        """Of one token after a pair; None if the pair was not seen."""
+        row = self._rows.get((previous << 32) | current)
+        return None if row is None else float(self._probabilities[row][self._tokens[row] == token].sum())
 
 
 def _pairs(previous: NDArray[np.int64], current: NDArray[np.int64]) -> NDArray[np.int64]:

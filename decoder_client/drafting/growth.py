@@ -1,51 +1,24 @@
 """Grows the draft tree of the likeliest tokens out of everything the sources hold, level by level.
 
-Works on arrays of paths; a level's nodes, masses and probabilities come from a handful of array operations, whatever
-the number of paths. Knows no model, no service and no budget.
+Knows no model, no service and no budget.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from decoder_client.drafting.weights import SOURCES, SourceWeights
-from dresd.draft_tree import ROOT
+from decoder_client.drafting.acceptance import COLUMNS, MIXTURE, AcceptanceModel, features, origins
+from decoder_client.drafting.candidates import Knowledge, Level, candidates
+from decoder_client.drafting.evidence import Evidence
+from decoder_client.drafting.weights import SOURCES
+from dresd.draft_tree import PAD, ROOT, DraftTree
 
 ORIGINS = (*SOURCES, "table")
-"""Where a node's probability comes from, by column of `Growth.origins`: the sources, and what the target said of the
-token pair elsewhere."""
-
-_TOKENS = np.int64(1) << 32
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What the sources hold of one sequence's next tokens.
-
-    Attributes:
-        paths: int32 [m, depth], continuations, `PAD` from the end on.
-        masses: float64 [m, 3], by source.
-        previous: the token before the newest one, -1 for none.
-        newest: the token just chosen.
-    """
-
-    paths: NDArray[np.int32]
-    masses: NDArray[np.float64]
-    previous: int
-    newest: int
-
-
-class NextTokens(Protocol):
-    """Knows likely next tokens of token pairs."""
-
-    def lookup(
-        self, previous: NDArray[np.int64], current: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
-        """int64 [n, k] next tokens (-1 for none), float64 [n, k] probabilities, bool [n] whether anything is known."""
+"""Where a node comes from, by column of a draft tree's masses: the sources, and what the target said of the same tokens
+elsewhere, in the datastore's corpus or in this sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,96 +29,78 @@ class Growth:
         tokens: int64 [n].
         parents: int64 [n], `ROOT` for depth 1.
         probabilities: float64 [n], that the target's tokens pass through the node; never above the parent's.
-        origins: float64 [n, 4], the same shared out by `ORIGINS`.
+        known: float32 [n, COLUMNS], what is known of each; see `acceptance`.
     """
 
     tokens: NDArray[np.int64]
     parents: NDArray[np.int64]
     probabilities: NDArray[np.float64]
-    origins: NDArray[np.float64]
+    known: NDArray[np.float32]
+
+    def tree(self, nodes: NDArray[np.int64]) -> DraftTree:
+        """Some nodes, parents before children; their masses are their probabilities, shared out by `ORIGINS`."""
+        place = np.full(len(self.tokens) + 1, ROOT, np.int32)  # the last element stays ROOT: it answers for parent -1
+        place[nodes] = np.arange(len(nodes), dtype=np.int32)
+        masses = origins(self.known[nodes]) * self.probabilities[nodes, None]
+        return DraftTree(self.tokens[nodes].astype(np.int32), place[self.parents[nodes]], masses)
 
 
-def grow(
-    evidence: Evidence,
-    weights: SourceWeights,
-    table: NextTokens,
-    fresh: NextTokens,
-    *,
-    max_depth: int,
-    beam: int,
-    floor: float,
-    vocab_size: int,
-) -> Growth:
-    """The tree of all nodes that are likely enough.
+@dataclass(frozen=True, slots=True)
+class GrowthLimits:
+    """What is grown.
 
-    Args:
-        evidence: of one sequence.
-        weights: of the sources.
-        table: likely next tokens in general.
-        fresh: those that the target gave in this sequence.
+    Attributes:
         max_depth: of the tree.
         beam: nodes kept at each depth, the likeliest.
         floor: the least probability of a node.
         vocab_size: of the target; no node has a token beyond it.
     """
-    paths = evidence.paths[:, :max_depth]
-    masses = evidence.masses * weights.sources
+
+    max_depth: int
+    beam: int
+    floor: float
+    vocab_size: int
+
+
+def grow(evidence: Evidence, known: Knowledge, model: AcceptanceModel, limits: GrowthLimits) -> Growth:
+    """The tree of all nodes that are likely enough."""
+    paths, masses = evidence.paths, evidence.masses * known.weights.sources
     group = np.zeros(len(paths), np.int64)
-    node_ids = np.array([ROOT])
     previous, current = np.array([evidence.previous]), np.array([evidence.newest])
-    reach = np.ones(1)
-    levels: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]] = []
+    reach, node_ids = np.ones(1), np.array([ROOT])
+    levels: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.float32]]] = []
     count = 0
-    for depth in range(max_depth):
-        if depth < paths.shape[1]:
-            tokens = paths[:, depth].astype(np.int64)
-            goes_on = tokens >= 0
-            if not goes_on.all():
-                paths, masses, group, tokens = paths[goes_on], masses[goes_on], group[goes_on], tokens[goes_on]
-        else:
-            tokens = np.zeros(0, np.int64)
-            paths, masses, group = paths[:0], masses[:0], group[:0]
-        width = len(reach)
-        escape = weights.escape(depth)
-        totals = np.bincount(group, masses.sum(axis=1), width) + escape
-        table_tokens, table_shares, _ = table.lookup(previous, current)
-        fresh_tokens, fresh_shares, is_fresh = fresh.lookup(previous, current)
-        if is_fresh.any():
-            totals += weights.fresh * is_fresh
-        at = np.arange(width)[:, None] * _TOKENS
-        keys = np.concatenate(
-            [group * _TOKENS + tokens, (at + table_tokens)[table_tokens >= 0], (at + fresh_tokens)[fresh_tokens >= 0]]
-        )
-        if len(keys) == 0:
-            break
-        children, members = np.unique(keys, return_inverse=True)
-        mine, theirs = members[: len(tokens)], members[len(tokens) :]
-        shares = np.empty((len(children), len(ORIGINS)))
-        for source in range(len(SOURCES)):
-            shares[:, source] = np.bincount(mine, masses[:, source], len(children))
-        from_tables = np.concatenate(
-            [escape * table_shares[table_tokens >= 0], weights.fresh * fresh_shares[fresh_tokens >= 0]]
-        )
-        shares[:, -1] = np.bincount(theirs, from_tables, len(children))
-        parents = children // _TOKENS
-        shares *= (reach / totals)[parents][:, None]
-        probabilities = shares.sum(axis=1)
-        kept = np.flatnonzero((probabilities >= floor) & (children % _TOKENS < vocab_size))
-        if len(kept) > beam:
-            kept = np.sort(kept[np.argpartition(-probabilities[kept], beam)[:beam]])
+    escape = float(np.exp(known.weights.escape_score + model.escape[0]))
+    for depth in range(limits.max_depth):
+        tokens = paths[:, depth].astype(np.int64) if depth < paths.shape[1] else np.full(len(paths), PAD)
+        goes_on = (group >= 0) & (tokens >= 0)
+        if not goes_on.all():
+            paths, masses, group, tokens = paths[goes_on], masses[goes_on], group[goes_on], tokens[goes_on]
+        found = candidates(Level(depth, previous, current, group, tokens, masses), known)
+        # The network looks at what the mixture finds possible at all.
+        possible = found.known[:, MIXTURE] * reach[found.parents] >= limits.floor
+        possible &= found.tokens < limits.vocab_size
+        kept = possible.nonzero()[0]
         if len(kept) == 0:
             break
-        parents = parents[kept]
-        child_tokens = children[kept] % _TOKENS
-        levels.append((child_tokens, node_ids[parents], probabilities[kept], shares[kept]))
-        place = np.full(len(children), -1)
+        parents, children = found.parents[kept], found.known[kept]
+        scores = np.exp(model.scores(features(children, depth)), dtype=np.float64)
+        totals = np.bincount(parents, scores, len(current)) + escape
+        probabilities = reach[parents] * scores / totals[parents]
+        best = (probabilities >= limits.floor).nonzero()[0]
+        if len(best) > limits.beam:
+            best = np.sort(best[np.argpartition(-probabilities[best], limits.beam)[: limits.beam]])
+        if len(best) == 0:
+            break
+        parents, kept, probabilities = parents[best], kept[best], probabilities[best]
+        tokens = found.tokens[kept]
+        levels.append((tokens, node_ids[parents], probabilities, children[best]))
+        place = np.full(len(found.tokens), -1)
         place[kept] = np.arange(len(kept))
-        group = place[mine]
-        stays = group >= 0
-        paths, masses, group = paths[stays], masses[stays], group[stays]
-        previous, current, reach = current[parents], child_tokens, probabilities[kept]
+        group = place[found.members]
+        previous, current, reach = current[parents], tokens, probabilities
         node_ids = np.arange(count, count + len(kept))
         count += len(kept)
     if not levels:
-        return Growth(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, len(ORIGINS))))
+        return Growth(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, COLUMNS), np.float32))
     return Growth(*(np.concatenate(parts) for parts in zip(*levels, strict=True)))

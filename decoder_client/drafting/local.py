@@ -86,6 +86,11 @@ class LocalIndex:
         """Tokens so far."""
         return self._length
 
+    @property
+    def last_two(self) -> tuple[int, int]:
+        """The token before the newest one (-1 for none) and the newest one."""
+        return int(self._text[MAX_MATCH + self._length - 2]), int(self._text[MAX_MATCH + self._length - 1])
+
     def forget_keys(self) -> None:
         """Keys of another kind will follow; those so far do not compare with them."""
         self._keys = None

@@ -15,19 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from decoder_client.drafting.acceptance import fitted_model
 from decoder_client.drafting.budget import FixedBudget, NodeBudget
+from decoder_client.drafting.candidates import Knowledge
 from decoder_client.drafting.drafter import DraftRequest, Outcome
+from decoder_client.drafting.evidence import Evidence, gather
 from decoder_client.drafting.fresh import FreshTable
-from decoder_client.drafting.general import GeneralTable
-from decoder_client.drafting.growth import Evidence, Growth, NextTokens, grow
+from decoder_client.drafting.growth import ORIGINS, Growth, GrowthLimits, grow
 from decoder_client.drafting.local import LocalIndex
+from decoder_client.drafting.retrieval import Query, Retrieval, RetrievalConfig
 from decoder_client.drafting.retrieved import RetrievedPaths
 from decoder_client.drafting.retriever import Handshaken, Retriever
-from decoder_client.drafting.weights import DENSE, LOCAL, SPARSE, Sighting, SourceWeights, local_masses
-from dresd.draft_tree import PAD, ROOT, DraftTree
-
-_FLOOR = 1e-3
-"""Nodes less likely than this are not looked at."""
+from decoder_client.drafting.weights import DENSE, PAIR_SHARE, SINGLE_SHARE, SPARSE, Sighting, SourceWeights
+from dresd.draft_tree import ROOT, DraftTree
+from dresd.token_table import TokenTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,32 +36,20 @@ class MixtureConfig:
     """What is drafted from. Checks itself: ValueError names the field.
 
     Attributes:
-        neighbors: entries with the nearest keys; 0 for none.
-        sparse_neighbors: entries with the longest matching left context; 0 for none.
-        retrieved_nodes: of the tree that the retriever answers with.
+        retrieval: what the retriever is asked for.
         places: earlier places of the text; 0 for none.
         tables: use what the target said of the same tokens before, in the datastore's corpus and in this sequence.
-        temperature: of the keys' similarities.
-        match_temperature: of the lengths of matching left contexts.
         path: draft the best single path instead of a tree, for engines that verify only one.
     """
 
-    neighbors: int = 50
-    sparse_neighbors: int = 50
-    retrieved_nodes: int = 128
+    retrieval: RetrievalConfig = field(default_factory=RetrievalConfig)
     places: int = 24
     tables: bool = True
-    temperature: float = 0.09
-    match_temperature: float = 2.4
     path: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("neighbors", "sparse_neighbors", "retrieved_nodes", "places"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be 0 or more, not {getattr(self, name)}")
-        for name in ("temperature", "match_temperature"):
-            if not 0.0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.places < 0:
+            raise ValueError(f"places must be 0 or more, not {self.places}")
 
 
 @dataclass(slots=True)
@@ -72,7 +61,9 @@ class MixtureSession:
         fresh: what the target said in it.
         handshake: whose reducer made the keys.
         retrieved: the latest answer of the retriever, as far as it is still ahead of the text.
-        evidence: that of the latest draft.
+        evidence: that of the latest draft; None if the latest step made none.
+        retrieval_s: the latest draft's share of the call to the retriever; 0 for none.
+        draft_s: what the latest draft took to make, that share included.
     """
 
     index: LocalIndex = field(default_factory=LocalIndex)
@@ -80,6 +71,8 @@ class MixtureSession:
     handshake: Handshaken | None = None
     retrieved: RetrievedPaths | None = None
     evidence: Evidence | None = None
+    retrieval_s: float = 0.0
+    draft_s: float = 0.0
 
 
 class MixtureDrafter:
@@ -94,13 +87,14 @@ class MixtureDrafter:
         budget: NodeBudget | None = None,
     ) -> None:
         """Drafts from `retriever`, if there is one, and from the text; no token beyond `vocab_size`."""
-        self._retriever = retriever
-        self._vocab_size = vocab_size
         self._config = config or MixtureConfig()
+        self._retrieval = None if retriever is None else Retrieval(retriever, self._config.retrieval)
+        self._vocab_size = vocab_size
         self._budget = budget or FixedBudget()
         self._weights = SourceWeights()
-        self._table = GeneralTable(None)
+        self._table = TokenTable.empty()
         self._table_of: Handshaken | None = None
+        self._model = fitted_model()
 
     def start(self, _prompt: Sequence[int]) -> MixtureSession:
         """See `Drafter`."""
@@ -109,25 +103,34 @@ class MixtureDrafter:
     def observe(self, session: MixtureSession, outcome: Outcome) -> None:
         """See `Drafter`."""
         new = outcome.text[-outcome.count :]
+        is_prompt = session.index.length == 0
+        drafted = session.evidence is not None
         if session.evidence is not None:
             self._learn(session, session.evidence, new)
-            self._budget.observe(outcome.count)
+            self._settle(session, outcome)
             session.evidence = None
-        is_prompt = session.index.length == 0
         keys = self._keys(session, outcome.states if is_prompt else outcome.states[: outcome.count])
         session.index.extend(outcome.text if is_prompt else new, keys)
         if session.retrieved is not None:
             session.retrieved = session.retrieved.after(new)
-        if self._config.tables:
+        # Where drafting does not pay, looking at logits does not either.
+        if self._config.tables and (drafted or is_prompt):
             session.fresh.add(outcome.likely())
 
     def propose(self, requests: Sequence[DraftRequest[MixtureSession]]) -> list[DraftTree]:
         """See `Drafter`."""
+        if not self._budget.opens():
+            return [DraftTree.empty(len(ORIGINS))] * len(requests)
+        started = time.perf_counter()
         self._retrieve(requests)
         grown = [self._grow(request) for request in requests]
         orders = [self._order(growth)[: request.max_nodes] for growth, request in zip(grown, requests, strict=True)]
         counts = self._budget.choose([g.probabilities[order] for g, order in zip(grown, orders, strict=True)])
-        return [_tree(growth, order[:count]) for growth, order, count in zip(grown, orders, counts, strict=True)]
+        trees = [growth.tree(order[:count]) for growth, order, count in zip(grown, orders, counts, strict=True)]
+        share_s = (time.perf_counter() - started) / len(requests)
+        for request in requests:
+            request.session.draft_s = share_s
+        return trees
 
     def _order(self, growth: Growth) -> NDArray[np.int64]:
         """Nodes worth verifying, the likeliest first and parents before children."""
@@ -135,65 +138,41 @@ class MixtureDrafter:
 
     def _retrieve(self, requests: Sequence[DraftRequest[MixtureSession]]) -> None:
         """Asks for all sequences whose keys are of the datastore served now."""
-        handshake = None if self._retriever is None else self._retriever.handshake
-        if self._retriever is None or handshake is None:
+        for one in requests:
+            one.session.retrieval_s = 0.0
+        handshake = None if self._retrieval is None else self._retrieval.handshake
+        if self._retrieval is None or handshake is None or not self._retrieval.opens():
             return
         asking = [one for one in requests if one.session.handshake is handshake and one.session.index.key is not None]
         if not asking:
             return
-        started = time.perf_counter()
-        drafts = self._retriever.retrieve(
-            np.array([one.session.index.key for one in asking], np.float16),
-            [one.text[-1] for one in asking],
-            left_contexts=np.stack([one.session.index.left_context(handshake.left_context_length) for one in asking]),
-            neighbors=self._config.neighbors,
-            sparse_neighbors=self._config.sparse_neighbors,
-            max_nodes=self._config.retrieved_nodes,
-            max_depth=max(one.max_depth for one in asking),
-            temperature=self._config.temperature,
-            match_temperature=self._config.match_temperature,
-        )
-        share_s = (time.perf_counter() - started) / len(asking)
-        for place, one in enumerate(asking):
-            one.stats.retrieval_s += share_s
-            one.stats.retrievals += 1
-            if drafts is not None:
-                one.stats.retrievals_answered += 1
-                one.session.retrieved = RetrievedPaths.of(drafts[place].tree)
+        queries = [Query(one.session.index, one.max_depth, one.stats) for one in asking]
+        answers, share_s = self._retrieval.ask(queries, handshake)
+        for one, answer in zip(asking, answers, strict=True):
+            one.session.retrieval_s = share_s
+            # What an earlier answer still foretells is better than nothing.
+            one.session.retrieved = answer or one.session.retrieved
+
+    def _settle(self, session: MixtureSession, outcome: Outcome) -> None:
+        """Tells what came of a draft to everything that decides about the next."""
+        masses = outcome.tree.masses
+        self._weights.calibrate(float(masses.sum()), len(outcome.nodes))
+        self._budget.observe(outcome.count, session.draft_s)
+        if self._retrieval is not None and session.retrieval_s > 0.0 and self._budget.token_s is not None:
+            accepted = masses[list(outcome.nodes)]
+            retrieved = float((accepted[:, [DENSE, SPARSE]].sum(axis=1) / accepted.sum(axis=1)).sum())
+            self._retrieval.record(retrieved * self._budget.token_s, session.retrieval_s)
 
     def _grow(self, request: DraftRequest[MixtureSession]) -> Growth:
         session, config = request.session, self._config
-        paths, masses = np.zeros((0, 0), np.int32), np.zeros((0, 3))
-        retrieved = session.retrieved
-        places = session.index.places(max_places=config.places, depth=request.max_depth) if config.places else None
-        if retrieved is not None:
-            paths = retrieved.paths[:, : request.max_depth]
-            masses = np.zeros((len(paths), 3))
-            masses[:, [DENSE, SPARSE]] = retrieved.masses
-        if places is not None:
-            both = np.full((len(paths) + len(places.paths), max(paths.shape[1], places.paths.shape[1])), PAD, np.int32)
-            both[: len(paths), : paths.shape[1]] = paths
-            both[len(paths) :, : places.paths.shape[1]] = places.paths
-            local = np.zeros((len(places.paths), 3))
-            local[:, LOCAL] = local_masses(places)
-            paths, masses = both, np.concatenate([masses, local])
-        previous = request.text[-2] if len(request.text) > 1 else -1
-        session.evidence = Evidence(paths, masses, previous, request.text[-1])
         depth = min(request.max_depth, request.max_nodes) if config.path else request.max_depth
-        return grow(
-            session.evidence,
-            self._weights,
-            self._table,
-            session.fresh,
-            max_depth=depth,
-            beam=request.max_nodes,
-            floor=_FLOOR,
-            vocab_size=self._vocab_size,
-        )
+        session.evidence = gather(session.index, session.retrieved, max_places=config.places, max_depth=depth)
+        limits = GrowthLimits(depth, request.max_nodes, self._budget.floor, self._vocab_size)
+        return grow(session.evidence, Knowledge(self._weights, self._table, session.fresh), self._model, limits)
 
     def _keys(self, session: MixtureSession, states: Tensor) -> NDArray[np.float32] | None:
         """The keys of some states, by the reducer served now; None without one."""
-        handshake = None if self._retriever is None else self._retriever.handshake
+        handshake = None if self._retrieval is None else self._retrieval.handshake
         if handshake is not session.handshake:
             # Another datastore: its keys do not compare with those so far.
             session.index.forget_keys()
@@ -203,7 +182,7 @@ class MixtureDrafter:
             return None
         if handshake is not self._table_of:
             self._table_of = handshake
-            self._table = GeneralTable(handshake.token_table if self._config.tables else None)
+            self._table = handshake.token_table if self._config.tables else TokenTable.empty()
         return handshake.reducer.reduce_torch(states).float().cpu().numpy()
 
     def _learn(self, session: MixtureSession, evidence: Evidence, new: Sequence[int]) -> None:
@@ -218,8 +197,8 @@ class MixtureDrafter:
             seen = Sighting(
                 masses[hit].sum(axis=0),
                 masses[column >= 0].sum(axis=0),
-                _probability(self._table, previous, current, token) or 0.0,
-                _probability(session.fresh, previous, current, token),
+                self._table_share(previous, current, token),
+                session.fresh.probability(previous, current, token),
                 depth,
             )
             self._weights.learn(seen)
@@ -228,11 +207,9 @@ class MixtureDrafter:
             paths, masses = paths[hit], masses[hit]
             previous, current = current, token
 
-
-def _probability(table: NextTokens, previous: int, current: int, token: int) -> float | None:
-    """What a table says of one token; None if it knows nothing of the pair before it."""
-    tokens, probabilities, known = table.lookup(np.array([previous]), np.array([current]))
-    return float(probabilities[tokens == token].sum()) if known[0] else None
+    def _table_share(self, previous: int, current: int, token: int) -> float:
+        tokens, probabilities, is_pair = self._table.lookup(np.array([previous]), np.array([current]))
+        return float(probabilities[tokens == token].sum()) * (PAIR_SHARE if is_pair[0] else SINGLE_SHARE)
 
 
 def _likeliest_path(growth: Growth) -> NDArray[np.int64]:
@@ -252,10 +229,3 @@ def _likeliest_path(growth: Growth) -> NDArray[np.int64]:
         path.append(node)
         node = best_child[node + 1]
     return np.array(path, np.int64)
-
-
-def _tree(growth: Growth, nodes: NDArray[np.int64]) -> DraftTree:
-    """The chosen nodes, parents before children; their masses are the shares of `ORIGINS` in their probability."""
-    place = np.full(len(growth.tokens) + 1, ROOT, np.int32)  # the last element stays ROOT: it answers for parent -1
-    place[nodes] = np.arange(len(nodes), dtype=np.int32)
-    return DraftTree(growth.tokens[nodes].astype(np.int32), place[growth.parents[nodes]], growth.origins[nodes])

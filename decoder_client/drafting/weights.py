@@ -28,6 +28,10 @@ SOURCES = ("dense", "sparse", "context")
 # Logarithms, fitted on the answers of SmolLM2-135M-Instruct to 160 prompts of which the datastore held no answers.
 _PRIOR = {"dense": 0.72, "sparse": 1.54, "context": 0.0, "escape": 0.14, "fresh": 0.22}
 _ESCAPE_BY_DEPTH = -0.077
+PAIR_SHARE = 0.76
+SINGLE_SHARE = 0.5
+"""Share of the evidence against what the sources have seen that the token table hands out again, where it knows the
+token pair or only its last token."""
 _LOCAL_BY_MATCH = np.array(
     [0.43, 1.08, 1.47, 1.64, 1.79, 1.87, 1.97, 2.06, 2.21, 2.33, 2.42, 2.54, 2.70, 2.86, 3.02, 3.25, 3.94]
 )
@@ -39,6 +43,7 @@ _PLAIN_LOCAL_BY_MATCH = np.array(
 )
 _PLAIN_LOCAL_BY_AGE = -0.09
 _RATE = 0.03
+_ESCAPE_RATE = 0.02
 _STEP_MAX = 0.1
 _DRIFT_MAX = 5.0
 
@@ -75,11 +80,18 @@ class Sighting:
 
 
 class SourceWeights:
-    """The weights of one drafter, shared by all its sequences; they follow what it sees."""
+    """The weights of one drafter, shared by all its sequences; they follow what it sees.
+
+    Attributes:
+        sources: float64 [3], w_s.
+        fresh: o.
+        escape_score: added to the acceptance model's score of the case that no child follows.
+    """
 
     def __init__(self) -> None:
         self._prior = np.array(list(_PRIOR.values()))
         self._logs = self._prior.copy()
+        self.escape_score = 0.0
         self._refresh()
 
     def _refresh(self) -> None:
@@ -105,3 +117,8 @@ class SourceWeights:
         self._logs += np.clip(_RATE * gradient, -_STEP_MAX, _STEP_MAX)
         np.clip(self._logs, self._prior - _DRIFT_MAX, self._prior + _DRIFT_MAX, out=self._logs)
         self._refresh()
+
+    def calibrate(self, expected: float, accepted: int) -> None:
+        """Corrects what is expected of drafts by what came of one: the score of the case that nothing follows."""
+        step = _ESCAPE_RATE * min(max(expected - accepted, -5.0), 5.0)
+        self.escape_score = min(max(self.escape_score + step, -_DRIFT_MAX), _DRIFT_MAX)

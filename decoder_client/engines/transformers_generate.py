@@ -14,6 +14,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
+from transformers.generation.logits_process import (
+    EncoderNoRepeatNGramLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PrefixConstrainedLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SynthIDTextWatermarkLogitsProcessor,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from decoder_client.connecting import connect
@@ -26,13 +36,21 @@ from decoder_client.settings import check_setting
 from decoder_client.target_model import TargetModel, find_tokenizer
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
     from transformers.generation import StoppingCriteriaList
 
     from decoder_client.retriever import RetrieverClient
 
 _KNOWN_INPUTS = {"attention_mask", "position_ids", "cache", "past_key_values", "use_cache", "logits_to_keep"}
 _RECORDS = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+# These hold all rows of a batch, or what they were called with before; rows of ours come one at a time.
+_BATCH_SETTINGS = {
+    EncoderNoRepeatNGramLogitsProcessor: "encoder_no_repeat_ngram_size",
+    EncoderRepetitionPenaltyLogitsProcessor: "encoder_repetition_penalty",
+    PrefixConstrainedLogitsProcessor: "prefix_allowed_tokens_fn",
+    SynthIDTextWatermarkLogitsProcessor: "watermarking_config",
+    UnbatchedClassifierFreeGuidanceLogitsProcessor: "guidance_scale",
+}
 
 
 class Streamer(Protocol):
@@ -115,10 +133,10 @@ class DraftedGenerate:
         **model_inputs: object,
     ) -> Tensor | GenerateDecoderOnlyOutput:
         """Decodes the rows of a batch together; called by `generate`."""
-        _refuse_unsupported(input_ids, generation_config, synced_gpus=synced_gpus, model_inputs=model_inputs)
+        _refuse_unsupported(generation_config, synced_gpus=synced_gpus, model_inputs=model_inputs)
         _check_sampling(generation_config)
-        if self._streamer is not None and len(input_ids) > 1:
-            raise GenerationError("A streamer takes one prompt at a time. Pass one, or leave the streamer out.")
+        if len(input_ids) > 1:
+            _refuse_for_batches(self._streamer, logits_processor)
         target, drafter = self._prepare(model)
         rows = [
             _Row(ids, skip, generation_config.max_length, stopping_criteria, self._streamer)
@@ -129,12 +147,12 @@ class DraftedGenerate:
         tasks = [
             DecodeTask(
                 row.prompt,
-                _chooser(generation_config, logits_processor),
+                _chooser(generation_config, logits_processor, row.padding, place),
                 generation_config.max_length - row.skip,
                 _ends(generation_config),
                 row.add,
             )
-            for row in rows
+            for place, row in enumerate(rows)
         ]
         decode(target, drafter, tasks, self._limits)
         if self._streamer is not None:
@@ -172,6 +190,7 @@ class _Row:
         self, ids: Tensor, skip: int, max_length: int, criteria: StoppingCriteriaList, streamer: Streamer | None
     ) -> None:
         self.skip = skip
+        self.padding = ids[None, :skip]
         self.prompt: list[int] = ids[skip:].tolist()
         self._text = torch.zeros(1, max_length, dtype=ids.dtype, device=ids.device)
         self._text[0, : len(ids)] = ids
@@ -206,17 +225,33 @@ def _together(rows: list[_Row], config: GenerationConfig, input_ids: Tensor) -> 
     longest = max(len(row.text) for row in rows)
     pad = config.pad_token_id
     if pad is None:
-        pad = min(_ends(config), default=0)
+        pad = next(iter(_ends(config)), 0)
     sequences = input_ids.new_full((len(rows), longest), int(pad))
     for own, row in zip(sequences, rows, strict=True):
         own[: len(row.text)] = row.text
     return sequences
 
 
-def _chooser(config: GenerationConfig, processors: LogitsProcessorList) -> Chooser:
-    if config.do_sample or len(processors):
-        return ProcessedChooser(processors, sample=bool(config.do_sample))
-    return GreedyChooser()
+def _chooser(config: GenerationConfig, processors: LogitsProcessorList, padding: Tensor, place: int) -> Chooser:
+    """Of the row number `place`; `padding`: int64 [1, n], what `generate` shows processors in front of its prompt."""
+    if not config.do_sample and not len(processors):
+        return GreedyChooser()
+    own = LogitsProcessorList([_of_row(processor, place) for processor in processors])
+
+    def padded(text: Tensor, scores: Tensor) -> Tensor:
+        processed: Tensor = own(torch.cat([padding.to(text.device), text], dim=1), scores)
+        return processed
+
+    return ProcessedChooser(padded if padding.numel() else own, sample=bool(config.do_sample))
+
+
+def _of_row(processor: LogitsProcessor, place: int) -> LogitsProcessor:
+    """The same for one row: a repetition penalty knows the padding of each row of the batch."""
+    if isinstance(processor, RepetitionPenaltyLogitsProcessor):
+        ignored = getattr(processor, "prompt_ignore_length", None)
+        if isinstance(ignored, Tensor):
+            return RepetitionPenaltyLogitsProcessor(processor.penalty, ignored[place : place + 1])
+    return processor
 
 
 def _check_sampling(config: GenerationConfig) -> None:
@@ -227,16 +262,14 @@ def _check_sampling(config: GenerationConfig) -> None:
             check_setting(name, value)
 
 
-def _ends(config: GenerationConfig) -> frozenset[int]:
+def _ends(config: GenerationConfig) -> list[int]:
     ids = config.eos_token_id
     if ids is None:
-        return frozenset()
-    return frozenset(int(i) for i in (ids if isinstance(ids, (list, tuple)) else [ids]))
+        return []
+    return [int(i) for i in (ids if isinstance(ids, (list, tuple)) else [ids])]
 
 
-def _refuse_unsupported(
-    input_ids: Tensor, config: GenerationConfig, *, synced_gpus: bool, model_inputs: dict[str, object]
-) -> None:
+def _refuse_unsupported(config: GenerationConfig, *, synced_gpus: bool, model_inputs: dict[str, object]) -> None:
     unknown = sorted(name for name, value in model_inputs.items() if name not in _KNOWN_INPUTS and value is not None)
     records = [name for name in _RECORDS if getattr(config, name, None)]
     mask, cache = model_inputs.get("attention_mask"), model_inputs.get("cache", model_inputs.get("past_key_values"))
@@ -258,6 +291,15 @@ def _refuse_unsupported(
         reason = "position_ids of your own; leave them out"
     if reason is not None:
         raise GenerationError(f"dresd_generate does not support {reason}.")
+
+
+def _refuse_for_batches(streamer: Streamer | None, processors: LogitsProcessorList) -> None:
+    if streamer is not None:
+        raise GenerationError("A streamer takes one prompt at a time. Pass one, or leave the streamer out.")
+    for processor in processors:
+        for kind, name in _BATCH_SETTINGS.items():
+            if isinstance(processor, kind):
+                raise GenerationError(f"dresd_generate does not support {name} for a batch; pass one prompt at a time.")
 
 
 def _in_order(positions: Tensor, mask: object) -> bool:

@@ -17,6 +17,7 @@ from decoder_client.drafting import (
     MixtureDrafter,
     NodeBudget,
     NoDrafter,
+    RetrievalConfig,
     any_drafter,
 )
 from decoder_client.drafting.growth import ORIGINS
@@ -161,10 +162,14 @@ _KINDS: dict[str, _Kind] = {
     ),
     "dresd-path": _Kind("the same, one path only", _dresd(MixtureConfig(path=True)), needs_retriever=True),
     "dresd-no-dense": _Kind(
-        "the same without the nearest keys", _dresd(MixtureConfig(neighbors=0)), needs_retriever=True
+        "the same without the nearest keys",
+        _dresd(MixtureConfig(retrieval=RetrievalConfig(neighbors=0))),
+        needs_retriever=True,
     ),
     "dresd-no-sparse": _Kind(
-        "the same without matching contexts", _dresd(MixtureConfig(sparse_neighbors=0)), needs_retriever=True
+        "the same without matching contexts",
+        _dresd(MixtureConfig(retrieval=RetrievalConfig(sparse_neighbors=0))),
+        needs_retriever=True,
     ),
     "dresd-no-context": _Kind(
         "the same without the text so far", _dresd(MixtureConfig(places=0)), needs_retriever=True

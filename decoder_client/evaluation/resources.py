@@ -117,7 +117,7 @@ class Resources:
         """The store's answers, token by token; MethodError without a datastore, TokenFileError for unusable files."""
         from decoder_client.evaluation.store import read_store_answers
 
-        read = read_store_answers(self._corpus, self.datastore.manifest)
+        read = read_store_answers(self._corpus, self.datastore)
         self.notes += read.notes
         return read.answers
 

@@ -95,21 +95,16 @@ class TokenTable:
             probabilities: float32 [n, WIDTH].
             is_pair: bool [n], whether the pair is known.
         """
-        is_pair = np.zeros(len(current), np.bool_)
+        pairs, is_pair = _find(self._pairs, pair_numbers(previous, current))
+        singles, is_single = _find(self.unigram_tokens, current)
         next_tokens = np.full((len(current), WIDTH), PAD, np.int32)
         probabilities = np.zeros((len(current), WIDTH), np.float32)
-        for known, wanted, tokens, masses in (
-            (self.unigram_tokens, current, self.unigram_next_tokens, self.unigram_probabilities),
-            (self._pairs, pair_numbers(previous, current), self.pair_next_tokens, self.pair_probabilities),
-        ):
-            if len(known) == 0:
-                continue
-            rows = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
-            hit = known[rows] == wanted
-            next_tokens[hit] = tokens[rows[hit]]
-            probabilities[hit] = masses[rows[hit]]
-            if known is self._pairs:
-                is_pair = hit
+        if is_single.any():
+            next_tokens[is_single] = self.unigram_next_tokens[singles[is_single]]
+            probabilities[is_single] = self.unigram_probabilities[singles[is_single]]
+        if is_pair.any():
+            next_tokens[is_pair] = self.pair_next_tokens[pairs[is_pair]]
+            probabilities[is_pair] = self.pair_probabilities[pairs[is_pair]]
         return next_tokens, probabilities, is_pair
 
 
@@ -128,3 +123,11 @@ def _check(arrays: Mapping[str, NDArray[Any]], vocab_size: int) -> None:
         least, most = (0, 1) if dtype is np.float16 else (PAD, vocab_size - 1)
         if not ((array >= least) & (array <= most)).all():
             raise TokenTableError(f"does not hold a token table: {name} has values outside {least}..{most}")
+
+
+def _find(known: NDArray[Any], wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Where each wanted number would stand in `known`, and whether it stands there."""
+    if len(known) == 0:
+        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
+    rows = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return rows, known[rows] == wanted

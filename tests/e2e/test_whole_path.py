@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from decoder_client.cache_folder import cache_folder
 from decoder_client.connecting import connect
+from decoder_client.drafting import CostCurve
+from decoder_client.evaluation.baselines.suffix_extension import extension_folder
 from decoder_client.evaluation.bench import find_difference
 from decoder_client.evaluation.logit_gap import logit_gap
-from decoder_client.evaluation.methods import METHODS, make_drafters
+from decoder_client.evaluation.methods import METHODS, Method, max_nodes, methods, new_drafter
+from decoder_client.evaluation.resources import Resources
 from decoder_client.generation import SpeculativeDecoder
 from decoder_client.loop import DraftLimits
 from decoder_client.retriever import RetrieverClient, RetrieverConfig
@@ -26,6 +30,7 @@ pytestmark = pytest.mark.smollm2
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "stdlib"
 FAMILY = "exception"
+ANSWERS = "answers.jsonl"
 TRAIN_PROMPTS, TEST_PROMPTS, NEW_TOKENS = 8, 2, 40
 
 
@@ -43,6 +48,7 @@ def datastore(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = folder / "datastore"
     command = [sys.executable, "-m", "retriever_service.cli", "build", "--model", str(smollm2), "--corpus", str(corpus)]
     command += ["--respond", "--max-new-tokens", str(NEW_TOKENS), "--out", str(out), "--partitions", "2", "--json"]
+    command += ["--answers-out", str(folder / ANSWERS)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
@@ -93,25 +99,59 @@ def test_decoding_through_the_service_gives_the_models_own_answer_in_fewer_passe
             assert out.stats.tokens_per_forward > 1.2
 
 
+def resources(target: TargetModel, datastore: Path, client: RetrieverClient) -> Resources:
+    return Resources(
+        target.identity(),
+        datastore=datastore,
+        corpus=[datastore.parent / ANSWERS],
+        retriever=client,
+        cache=cache_folder(),
+        measure=lambda: CostCurve((1, 65), (1.0, 1.2)),
+    )
+
+
 @pytest.mark.parametrize("method", sorted(METHODS))
 @pytest.mark.parametrize("nodes", [1, 64])
-@pytest.mark.parametrize("deadline_ms", [0.2, 1000.0])
-def test_no_drafter_budget_or_deadline_changes_the_answer(
+def test_no_drafter_or_budget_changes_the_answer(
+    datastore: Path,
     server: ServerProcess,
     target: TargetModel,
     plain: dict[str, tuple[int, ...]],
     method: str,
     nodes: int,
+) -> None:
+    if method.startswith("suffix-decoding") and not extension_folder(cache_folder()).exists():
+        pytest.skip("run scripts/build_suffix_decoding.py for this one")
+    (chosen,) = methods([method], [nodes])
+    assert_answered_as_ever(datastore, server, target, plain, chosen, deadline_ms=1000.0)
+
+
+@pytest.mark.parametrize("method", ["dense", "dresd"])
+def test_no_deadline_changes_the_answer(
+    datastore: Path, server: ServerProcess, target: TargetModel, plain: dict[str, tuple[int, ...]], method: str
+) -> None:
+    assert_answered_as_ever(datastore, server, target, plain, Method(method, 64), deadline_ms=0.2)
+
+
+def assert_answered_as_ever(
+    datastore: Path,
+    server: ServerProcess,
+    target: TargetModel,
+    plain: dict[str, tuple[int, ...]],
+    method: Method,
+    *,
     deadline_ms: float,
 ) -> None:
     prompt, answer = next(iter(plain.items()))
     with RetrieverClient(RetrieverConfig(server.ready(), deadline_ms=deadline_ms)) as client:
         client.connect(target.identity())
-        drafters = make_drafters(method, client)
-        decoder = SpeculativeDecoder(target, drafters, limits=DraftLimits(nodes=nodes))
+        shared = resources(target, datastore, client)
+        limits = DraftLimits(nodes=max_nodes(method))
+        decoder = SpeculativeDecoder(target, new_drafter(method, shared).drafter, limits=limits)
         out = decoder.generate(prompt, chat=True, max_new_tokens=NEW_TOKENS)
     assert_same_answer(target, prompt, answer, out.tokens)
-    assert out.stats.drafted <= nodes * out.stats.steps
+    assert out.stats.drafted <= max_nodes(method) * out.stats.steps
+    assert shared.notes == []  # the answers are those of the datastore
 
 
 def test_a_service_killed_and_restarted_while_decoding_changes_nothing_but_speed(
@@ -124,7 +164,8 @@ def test_a_service_killed_and_restarted_while_decoding_changes_nothing_but_speed
         client = connect(address, target)
         assert client is not None
         with client:
-            decoder = SpeculativeDecoder(target, make_drafters("dense", client), limits=DraftLimits(nodes=8))
+            drafter = new_drafter(Method("dense", 8), resources(target, datastore, client)).drafter
+            decoder = SpeculativeDecoder(target, drafter, limits=DraftLimits(nodes=8))
             seen: list[int] = []
 
             def kill_in_the_middle(token: int) -> None:

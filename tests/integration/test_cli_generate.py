@@ -111,7 +111,6 @@ def test_a_service_that_is_down_is_warned_about_in_one_line(
         ({"model": "/no/such/model"}, "no model folder '/no/such/model'"),
         ({"prompt": ""}, "The prompt is empty"),
         ({"prompt": "x" * 300}, "300 tokens"),
-        ({"prompt": "caf\udce9"}, "not valid Unicode"),
         ({"options": ["--device", "abacus"]}, "Devices here: cpu"),
     ],
 )
@@ -125,6 +124,14 @@ def test_failures_are_one_sentence_and_exit_code_1(
     assert captured.out == ""
     [error] = [line for line in captured.err.splitlines() if line.startswith("error: ")]
     assert sentence in error
+
+
+def test_a_prompt_that_is_no_text_is_bad_usage(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(model, prompt="caf\udce9") == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    [error] = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert "not text in this terminal's encoding" in error
 
 
 @pytest.mark.parametrize(

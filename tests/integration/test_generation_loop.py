@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from decoder_client.drafting import DenseDrafter
-from decoder_client.drafting.drafter import DraftRequest
+from decoder_client.drafting import AnyDrafter, DraftRequest, MixtureConfig, MixtureDrafter, any_drafter
 from decoder_client.generation import Generation, SpeculativeDecoder
 from decoder_client.loop import DraftLimits, GenerationError
 from decoder_client.target_model import TargetModel, TargetModelError, load_target_model
-from tests.support.drafts import FakeRetriever, FixedDrafter, OracleDrafter, some_reducer
+from dresd.draft_tree import DraftTree
+from tests.support.drafts import FakeRetriever, FixedDrafter, OracleDrafter, handshake_of, some_reducer
 from tests.support.models import save_tiny_model, tiny_model
 
 VOCAB, LENGTH = 48, 64
@@ -37,8 +37,8 @@ def answer(target: TargetModel) -> list[int]:
     return list(SpeculativeDecoder(target).generate(PROMPT, max_new_tokens=30).tokens)
 
 
-def oracle(answer: list[int], right: float = 1.0) -> OracleDrafter:
-    return OracleDrafter(PROMPT + answer, vocab_size=VOCAB, right=right)
+def oracle(answer: list[int], right: float = 1.0) -> AnyDrafter:
+    return any_drafter(OracleDrafter(PROMPT + answer, vocab_size=VOCAB, right=right))
 
 
 def with_ends(target: TargetModel, ends: list[int]) -> TargetModel:
@@ -50,7 +50,7 @@ def with_ends(target: TargetModel, ends: list[int]) -> TargetModel:
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 7, 30])
 def test_the_answer_has_at_most_max_new_tokens(target: TargetModel, answer: list[int], limit: int) -> None:
-    for decoder in (SpeculativeDecoder(target), SpeculativeDecoder(target, [oracle(answer)])):
+    for decoder in (SpeculativeDecoder(target), SpeculativeDecoder(target, oracle(answer))):
         generation = decoder.generate(PROMPT, max_new_tokens=limit)
         assert list(generation.tokens) == answer[:limit]
         assert generation.finish_reason == "length"
@@ -60,7 +60,7 @@ def test_the_answer_has_at_most_max_new_tokens(target: TargetModel, answer: list
 def test_the_answer_ends_at_the_models_length(target: TargetModel) -> None:
     plain = SpeculativeDecoder(target).generate(PROMPT, max_new_tokens=1000)
     assert len(plain.tokens) == LENGTH - len(PROMPT)
-    drafted = SpeculativeDecoder(target, [oracle(list(plain.tokens))]).generate(PROMPT, max_new_tokens=1000)
+    drafted = SpeculativeDecoder(target, oracle(list(plain.tokens))).generate(PROMPT, max_new_tokens=1000)
     assert drafted.tokens == plain.tokens
 
 
@@ -69,7 +69,7 @@ def test_an_end_token_ends_the_answer_within_a_draft_too(target: TargetModel, an
     end = answer[at]
     ending = with_ends(target, [end])
     seen: list[int] = []
-    for decoder in (SpeculativeDecoder(ending), SpeculativeDecoder(ending, [oracle(answer)])):
+    for decoder in (SpeculativeDecoder(ending), SpeculativeDecoder(ending, oracle(answer))):
         seen.clear()
         generation = decoder.generate(PROMPT, max_new_tokens=30, on_token=seen.append)
         assert list(generation.tokens) == answer[: answer.index(end) + 1] == seen
@@ -81,8 +81,8 @@ def test_stop_strings_end_the_answer_and_are_cut_from_the_text(text_target: Targ
     plain = SpeculativeDecoder(text_target).generate(prompt, max_new_tokens=30)
     stop = plain.text[4:6]
     whole = text_target.encode_prompt(prompt) + list(plain.tokens)
-    drafter = OracleDrafter(whole, vocab_size=text_target.vocab_size, right=1.0)
-    for decoder in (SpeculativeDecoder(text_target), SpeculativeDecoder(text_target, [drafter])):
+    drafter = any_drafter(OracleDrafter(whole, vocab_size=text_target.vocab_size, right=1.0))
+    for decoder in (SpeculativeDecoder(text_target), SpeculativeDecoder(text_target, drafter)):
         generation = decoder.generate(prompt, max_new_tokens=30, stop=["never in it", stop])
         assert generation.finish_reason == "stop"
         assert generation.text == plain.text[: plain.text.index(stop)]
@@ -93,19 +93,19 @@ def test_stop_strings_end_the_answer_and_are_cut_from_the_text(text_target: Targ
 
 def test_tokens_are_handed_over_in_order_and_before_the_end(target: TargetModel, answer: list[int]) -> None:
     seen: list[int] = []
-    SpeculativeDecoder(target, [oracle(answer, 0.8)]).generate(PROMPT, max_new_tokens=30, on_token=seen.append)
+    SpeculativeDecoder(target, oracle(answer, 0.8)).generate(PROMPT, max_new_tokens=30, on_token=seen.append)
     assert seen == answer
 
 
 def test_the_key_is_the_state_that_predicted_the_newest_token(target: TargetModel, answer: list[int]) -> None:
     class Recorder(OracleDrafter):
-        def propose(self, request: DraftRequest):
-            checked.append((list(request.tokens), request.state.clone()))
-            return super().propose(request)
+        def propose(self, requests: list[DraftRequest]) -> list[DraftTree]:
+            checked.extend((list(request.text), request.state.clone()) for request in requests)
+            return super().propose(requests)
 
     checked: list[tuple[list[int], torch.Tensor]] = []
     drafter = Recorder(PROMPT + answer, vocab_size=VOCAB, right=0.6, paths=3)
-    SpeculativeDecoder(target, [drafter]).generate(PROMPT, max_new_tokens=30)
+    SpeculativeDecoder(target, any_drafter(drafter)).generate(PROMPT, max_new_tokens=30)
     assert len(checked) > 5
     for text, state in checked:
         assert text == (PROMPT + answer)[: len(text)]
@@ -123,7 +123,7 @@ def test_plain_decoding_has_one_token_a_forward(target: TargetModel) -> None:
 def test_measures_count_every_step(target: TargetModel, answer: list[int]) -> None:
     started = time.perf_counter()
     stats = (
-        SpeculativeDecoder(target, [oracle(answer, 0.9)], limits=DraftLimits(nodes=12))
+        SpeculativeDecoder(target, oracle(answer, 0.9), limits=DraftLimits(nodes=12))
         .generate(PROMPT, max_new_tokens=30)
         .stats
     )
@@ -140,7 +140,7 @@ def test_measures_count_every_step(target: TargetModel, answer: list[int]) -> No
 
 
 def test_stats_add_up(target: TargetModel, answer: list[int]) -> None:
-    decoder = SpeculativeDecoder(target, [oracle(answer)])
+    decoder = SpeculativeDecoder(target, oracle(answer))
     one, other = (decoder.generate(PROMPT, max_new_tokens=n).stats for n in (10, 20))
     both = one + other
     assert both.tokens == 30
@@ -148,32 +148,50 @@ def test_stats_add_up(target: TargetModel, answer: list[int]) -> None:
     assert both.to_dict()["tokens_per_forward"] == pytest.approx(30 / both.forwards)
 
 
+def from_service_alone(target: TargetModel, retriever: FakeRetriever) -> AnyDrafter:
+    config = MixtureConfig(places=0, tables=False)
+    return any_drafter(MixtureDrafter(retriever, vocab_size=target.vocab_size, config=config))
+
+
 def test_drafts_come_and_go_with_the_service(target: TargetModel, answer: list[int]) -> None:
-    retriever = FakeRetriever(some_reducer(target.hidden_size), paths=[[answer[5]], [answer[6], answer[7]]])
+    retriever = FakeRetriever(handshake_of(some_reducer(target.hidden_size)), paths=[[answer[5]], [answer[6]]])
 
     def toggle(_token: int) -> None:
         retriever.down = len(retriever.asked) % 3 == 1
 
-    generation = SpeculativeDecoder(target, [DenseDrafter(retriever)]).generate(
+    generation = SpeculativeDecoder(target, from_service_alone(target, retriever)).generate(
         PROMPT, max_new_tokens=30, on_token=toggle
     )
     assert list(generation.tokens) == answer
     stats = generation.stats
-    # A step without an answer in time is a step without a draft.
+    # A step without an answer in time is a step without a draft: what came before does not reach that far.
     assert 0 < stats.steps_with_draft == stats.retrievals_answered < stats.retrievals <= stats.steps
     assert stats.retrieval_ms > 0
 
 
+def test_tokens_the_model_does_not_have_are_not_drafted(target: TargetModel, answer: list[int]) -> None:
+    paths = [[VOCAB], [VOCAB + 70_000, 1], [answer[1], 2**31 - 1]]
+    retriever = FakeRetriever(handshake_of(some_reducer(target.hidden_size)), paths=paths)
+    decoder = SpeculativeDecoder(target, from_service_alone(target, retriever))
+    generation = decoder.generate(PROMPT, max_new_tokens=30)
+    assert list(generation.tokens) == answer
+    assert 0 < generation.stats.drafted <= generation.stats.steps  # answer[1] alone
+
+
 def test_a_budget_of_no_nodes_asks_nobody(target: TargetModel, answer: list[int]) -> None:
     drafter = FixedDrafter([[1]])
-    decoder = SpeculativeDecoder(target, [drafter], limits=DraftLimits(nodes=0))
+    decoder = SpeculativeDecoder(target, any_drafter(drafter), limits=DraftLimits(nodes=0))
     assert list(decoder.generate(PROMPT, max_new_tokens=30).tokens) == answer
-    assert drafter.requests == []
+    assert drafter.asked == []
 
 
-def test_drafts_of_tokens_the_model_does_not_have_are_ignored(target: TargetModel, answer: list[int]) -> None:
-    drafter = FixedDrafter([[VOCAB], [VOCAB + 70_000, 1], [-5], [answer[1], 10**9]])
-    assert list(SpeculativeDecoder(target, [drafter]).generate(PROMPT, max_new_tokens=30).tokens) == answer
+@pytest.mark.parametrize("settings", [{"nodes": 0}, {"context": False}, {"nodes": 0, "context": False}])
+def test_a_decoder_with_nothing_to_draft_from_decodes_plainly(
+    target: TargetModel, answer: list[int], settings: dict[str, int]
+) -> None:
+    generation = SpeculativeDecoder.from_pretrained(target, **settings).generate(PROMPT, max_new_tokens=30)
+    assert list(generation.tokens) == answer
+    assert (generation.stats.forwards, generation.stats.drafted, generation.stats.retrievals) == (30, 0, 0)
 
 
 def test_a_decoder_answers_one_prompt_after_another(target: TargetModel, answer: list[int]) -> None:
@@ -230,7 +248,7 @@ def test_a_chat_is_decoded_by_text_and_by_turns(text_target: TargetModel) -> Non
 
 def test_a_model_in_a_folder_is_enough(tmp_path: Path) -> None:
     folder = save_tiny_model("gpt2", tmp_path / "with space")
-    with SpeculativeDecoder.from_pretrained(folder) as decoder:
+    with SpeculativeDecoder.from_pretrained(folder, nodes=8) as decoder:
         generation = decoder.generate("abcabcabc", max_new_tokens=12)
     assert len(generation.tokens) == 12
     assert generation.stats.steps_with_draft > 0

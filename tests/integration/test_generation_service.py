@@ -47,7 +47,8 @@ def test_every_step_is_drafted_for_and_the_output_stays(
     target: TargetModel, answer: tuple[int, ...], server: ServerThread
 ) -> None:
     with patient(server.address) as client:
-        decoder = SpeculativeDecoder.from_pretrained(target, client, context=False)
+        # A number of nodes is given, because it is not the point whether a call pays on a tiny model.
+        decoder = SpeculativeDecoder.from_pretrained(target, client, nodes=16, context=False)
         generation = decoder.generate(PROMPT, max_new_tokens=40)
     assert generation.tokens == answer
     stats = generation.stats
@@ -66,7 +67,7 @@ def test_the_service_may_leave_in_the_middle(
             server.stop(0.0)
 
     with patient(server.address) as client:
-        decoder = SpeculativeDecoder.from_pretrained(target, client, context=False)
+        decoder = SpeculativeDecoder.from_pretrained(target, client, nodes=16, context=False)
         generation = decoder.generate(PROMPT, max_new_tokens=40, on_token=leave_after_ten)
     assert generation.tokens == answer
     assert 0 < generation.stats.retrievals_answered < generation.stats.retrievals
@@ -76,7 +77,7 @@ def test_a_deadline_too_short_to_meet_changes_nothing(
     target: TargetModel, answer: tuple[int, ...], server: ServerThread
 ) -> None:
     with RetrieverClient(RetrieverConfig(server.address, deadline_ms=0.001)) as client:
-        decoder = SpeculativeDecoder.from_pretrained(target, client, context=False)
+        decoder = SpeculativeDecoder.from_pretrained(target, client, nodes=16, context=False)
         assert decoder.generate(PROMPT, max_new_tokens=40).tokens == answer
 
 
@@ -115,7 +116,7 @@ def test_generate_of_transformers_takes_a_client(
             attention_mask=torch.ones_like(ids),
             max_new_tokens=40,
             do_sample=False,
-            custom_generate=dresd_generate(client, context=False),
+            custom_generate=dresd_generate(client, nodes=16, context=False),
         )
         answered = client.stats.answered
     assert tuple(output[0, len(PROMPT) :].tolist()) == answer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -90,8 +89,8 @@ def test_foreign_answers_and_stores_are_told(
     world: TinyWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     foreign = write_records(tmp_path / "foreign.jsonl", [([1, 2, 3], [4] * 10)])
-    other = Path(shutil.copy(world.corpus, tmp_path / "other.jsonl"))
-    other.write_text(other.read_text() + "\n")
+    other = tmp_path / "other.jsonl"
+    other.write_text("\n".join(world.corpus.read_text().splitlines()[1:]))
     options = ["--methods", "rest", "--datastore", world.datastore, "--corpus", other]
     assert replay(world, *options, traces=foreign) == 0
     printed = capsys.readouterr().out

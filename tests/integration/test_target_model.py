@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,13 @@ from transformers import (
 
 from decoder_client.cache import TreeCache
 from decoder_client.cpu_linear import can_pack
-from decoder_client.target_model import TargetModel, TargetModelError, load_target_model
+from decoder_client.drafting import any_drafter
+from decoder_client.engines.transformers_generate import DraftedGenerate, dresd_generate
+from decoder_client.generation import SpeculativeDecoder
+from decoder_client.target_model import ForwardOutput, TargetModel, TargetModelError, load_target_model
 from decoder_client.tree_check import check_tree_attention
 from dresd.identity import differences
+from tests.support.drafts import FixedDrafter
 from tests.support.models import ARCHITECTURES, save_tiny_model, tiny_model
 
 VOCAB = 48
@@ -78,13 +83,16 @@ def test_a_pass_gives_logits_for_the_last_rows_only(keep: int) -> None:
     torch.manual_seed(0)
     model = tiny_model("qwen3", vocab_size=VOCAB)
     target = TargetModel(model)
+    ids = torch.stack([IDS[0], IDS[0].flip(0)])
     computed: list[int] = []
     handle = model.lm_head.register_forward_hook(lambda _m, _i, output: computed.append(output.shape[1]))
-    output = target.forward(IDS[:1], torch.arange(7)[None], None, TreeCache(), keep=keep)
+    output = target.forward(ids, torch.arange(7).expand(2, 7), None, TreeCache(), keep=keep)
     handle.remove()
     assert computed == [keep]
-    assert output.logits.shape == (keep, VOCAB)
-    torch.testing.assert_close(output.states, target.hidden_states(IDS[:1], MASK[:1])[0, -keep:])
+    assert output.logits.shape == (2, keep, VOCAB)
+    states = target.hidden_states(ids, torch.ones_like(ids))
+    torch.testing.assert_close(output.states, states)
+    torch.testing.assert_close(output.logits, target.logits(states[:, -keep:]))
 
 
 def test_a_model_is_left_as_it_was(folder: Path) -> None:
@@ -211,11 +219,63 @@ class RowMasked(LlamaForCausalLM):
     forward.__signature__ = inspect.signature(LlamaForCausalLM.forward)
 
 
-def test_a_model_that_masks_by_row_is_found_out() -> None:
+@pytest.fixture
+def row_masked() -> TargetModel:
     torch.manual_seed(0)
-    config = tiny_model("llama", vocab_size=VOCAB).config
-    with pytest.raises(TargetModelError, match="RowMasked cannot verify drafts"):
-        check_tree_attention(TargetModel(RowMasked(config)))
+    return TargetModel(RowMasked(tiny_model("llama", vocab_size=VOCAB).config))
+
+
+def generate(target: TargetModel, ids: torch.Tensor, custom: DraftedGenerate | None) -> torch.Tensor:
+    output = target.model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, pad_token_id=0, custom_generate=custom
+    )
+    assert isinstance(output, torch.Tensor)
+    return output
+
+
+DRAFTED: dict[str, Callable[[TargetModel], object]] = {
+    "check": check_tree_attention,
+    "decoder": lambda target: SpeculativeDecoder(target, any_drafter(FixedDrafter())),
+    "from_pretrained": SpeculativeDecoder.from_pretrained,
+    "generate": lambda target: generate(target, IDS[:1], dresd_generate()),
+    # Prompts of a batch are told apart by masks, whether anything is drafted or not.
+    "batch": lambda target: SpeculativeDecoder(target).generate_batch([[1], [2, 3]]),
+    "batch, no nodes": lambda target: SpeculativeDecoder.from_pretrained(target, nodes=0).generate_batch([[1], [2]]),
+    "batch of generate": lambda target: generate(target, IDS, dresd_generate(nodes=0)),
+}
+
+
+@pytest.mark.parametrize("use", DRAFTED)
+def test_a_model_that_masks_by_row_is_found_out(row_masked: TargetModel, use: str) -> None:
+    for _ in range(2):
+        with pytest.raises(TargetModelError, match=r"RowMasked cannot verify drafts.*one prompt at a time without"):
+            DRAFTED[use](row_masked)
+
+
+def test_a_model_that_masks_by_row_decodes_plainly(row_masked: TargetModel) -> None:
+    expected = generate(row_masked, IDS[:1], None)
+    assert torch.equal(generate(row_masked, IDS[:1], dresd_generate(nodes=0)), expected)
+    for decoder in (SpeculativeDecoder(row_masked), SpeculativeDecoder.from_pretrained(row_masked, nodes=0)):
+        tokens = decoder.generate(IDS[0].tolist(), max_new_tokens=8).tokens
+        assert list(tokens) == expected[0, IDS.shape[1] :].tolist()
+
+
+def test_a_model_is_checked_once_for_each_kind_of_attention() -> None:
+    class Counting(TargetModel):
+        passes = 0
+
+        def forward(self, *arguments: object, **options: object) -> ForwardOutput:
+            self.passes += 1
+            return super().forward(*arguments, **options)  # type: ignore[arg-type]
+
+    torch.manual_seed(0)
+    target = Counting(tiny_model("llama", vocab_size=VOCAB))
+    seen = []
+    for implementation in ("sdpa", "sdpa", "eager", "eager"):
+        target.model.set_attn_implementation(implementation)
+        check_tree_attention(target)
+        seen.append(target.passes)
+    assert 0 < seen[0] == seen[1] < seen[2] == seen[3]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -22,6 +22,7 @@ from dresd.draft_tree import PAD, DraftTree
 from retriever_service.datastore import EntryBatch, read_manifest, write_manifest
 from retriever_service.datastore.manifest import CorpusFile
 from tests.support.datastore import build_datastore
+from tests.support.drafts import node_paths
 from tests.support.models import save_tiny_model
 
 HIDDEN = 6
@@ -72,10 +73,7 @@ class ScriptedDrafter:
 
 def paths_in(tree: DraftTree) -> set[tuple[int, ...]]:
     """All prefixes that the tree holds."""
-    prefixes: list[tuple[int, ...]] = []
-    for token, parent in zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True):
-        prefixes.append((*(prefixes[parent] if parent >= 0 else ()), token))
-    return set(prefixes)
+    return set(node_paths(tree))
 
 
 def write_records(path: Path, records: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Path:

@@ -46,7 +46,7 @@ def looked_up(text: list[int], nodes: int, depth: int) -> list[int]:
 def test_prompt_lookup_takes_the_latest_longest_match(text: list[int], nodes: int, depth: int, at: int) -> None:
     drafter = PromptLookup()
     session = drafter.start(text[:1])
-    for end in {min(at, len(text)), len(text)}:  # what was indexed for an earlier step must not differ
+    for end in sorted({min(at, len(text)), len(text)}):  # what was indexed for an earlier step must not differ
         (tree,) = drafter.propose([request_of(text[:end], session, nodes=nodes, depth=depth)])
         assert tree.tokens.tolist() == looked_up(text[:end], nodes, depth)
         assert tree.parents.tolist() == list(range(-1, len(tree) - 1))

@@ -15,7 +15,7 @@ from decoder_client.evaluation.store import read_store_answers
 from decoder_client.evaluation.token_records import TokenFileError, read_token_records
 from decoder_client.evaluation.traces import LIKELY, load_traces
 from decoder_client.target_model import TargetModel, load_target_model
-from retriever_service.datastore import read_manifest
+from retriever_service.datastore import Datastore
 from tests.support.evaluation import TinyWorld, tiny_world, write_records
 from tests.support.models import save_tiny_model
 
@@ -147,25 +147,31 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(world: TinyWorld,
 # The store's answers
 
 
-def test_the_store_is_what_the_datastore_was_built_from(world: TinyWorld, tmp_path: Path) -> None:
-    manifest = read_manifest(world.datastore)
+def test_the_store_is_what_the_datastore_was_built_from(world: TinyWorld) -> None:
     expected = [json.loads(line)["response_ids"] for line in world.corpus.read_text().splitlines()]
     for files in ([], [world.corpus]):
-        read = read_store_answers(files, manifest)
+        read = read_store_answers(files, Datastore.open(world.datastore))
         assert [list(answer) for answer in read.answers] == expected
         assert read.notes == ()
-    other = tmp_path / "other.jsonl"
-    other.write_text(world.corpus.read_text() + "\n")
-    read = read_store_answers([world.corpus, other], manifest)
-    assert len(read.answers) == 2 * len(expected)
-    (note,) = read.notes
-    assert "other.jsonl is not among the files" in note
+
+
+def test_a_file_of_another_sum_is_doubted_unless_its_answers_are_the_entries(world: TinyWorld, tmp_path: Path) -> None:
+    datastore = Datastore.open(world.datastore)
+    same, other = tmp_path / "same.jsonl", tmp_path / "other.jsonl"
+    lines = world.corpus.read_text().splitlines()
+    same.write_text("\n".join(reversed(lines)))  # as an answers file of another build of the same answers would be
+    assert read_store_answers([same], datastore).notes == ()
+    other.write_text("\n".join(lines[1:]))
+    for files in ([other], [same, other], [world.corpus, other]):
+        notes = read_store_answers(files, datastore).notes
+        assert "other.jsonl is not among the files" in notes[-1]
+        assert len(notes) == len(set(files) - {world.corpus})
 
 
 def test_a_corpus_of_texts_is_refused_with_the_way_out(world: TinyWorld, tmp_path: Path) -> None:
     path = lines_in(tmp_path, {"prompt": "How?", "response": "So."})
     with pytest.raises(TokenFileError, match="--answers-out"):
-        read_store_answers([path], read_manifest(world.datastore))
+        read_store_answers([path], Datastore.open(world.datastore))
 
 
 # Cost curves

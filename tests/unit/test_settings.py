@@ -21,6 +21,7 @@ REFUSED = {
     "repetition_penalty": [0.0, -1.0, 1e-45, 1e39, NAN, INF, None],
     "seed": [-1, 2**64, 0.5, NAN, True],
     "max_new_tokens": [-1, 0.5, INF],
+    "max_depth": [0, -1, 1025, 1.5, NAN],
     "nodes": [-1, 1025, 5000, 2.5, NAN],
 }
 ALLOWED = {
@@ -30,6 +31,7 @@ ALLOWED = {
     "repetition_penalty": [0.01, 1, 1.1, 100.0],
     "seed": [0, 2**64 - 1],
     "max_new_tokens": [0, 10**30],
+    "max_depth": [1, 1024],
     "nodes": [0, 1024],
 }
 SAMPLING = ("temperature", "top_k", "top_p", "repetition_penalty", "seed")

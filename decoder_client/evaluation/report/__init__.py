@@ -1,0 +1,1 @@
+"""The parts of the HTML report: each turns a record of results into one piece of markup, see `html_report`."""

@@ -1,0 +1,187 @@
+"""The cost of passes is measured once for a model where it runs, and a folder that cannot keep it is no failure."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from decoder_client.default_drafter import default_drafter
+from decoder_client.drafting import AnyDrafter, CostCurve, NoDrafter
+from decoder_client.generation import SpeculativeDecoder
+from decoder_client.pass_cost import pass_cost
+from decoder_client.target_model import ForwardOutput, TargetModel
+from tests.support.drafts import FakeRetriever, handshake_of, some_reducer
+from tests.support.models import ARCHITECTURES, tiny_model
+
+VOCAB = 48
+
+
+class Counting(TargetModel):
+    """Counts passes and the tokens in them."""
+
+    def __init__(self, *, seed: int = 0, architecture: str = "llama", max_length: int = 256) -> None:
+        torch.manual_seed(seed)
+        super().__init__(tiny_model(architecture, vocab_size=VOCAB, max_length=max_length))
+        self.passes: list[int] = []
+
+    def forward(self, input_ids: torch.Tensor, *arguments: object, **options: object) -> ForwardOutput:
+        self.passes.append(input_ids.shape[1])
+        return super().forward(input_ids, *arguments, **options)
+
+
+def kept(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_curve_is_measured_once_and_kept(architecture: str, tmp_path: Path) -> None:
+    target = Counting(architecture=architecture)
+    curve = pass_cost(target, folder=tmp_path)
+    assert set(target.passes) >= set(curve.tokens)
+    assert all(target.passes.count(size) >= 3 for size in curve.tokens)
+    target.passes.clear()
+    assert pass_cost(target, folder=tmp_path) == curve
+    assert pass_cost(Counting(architecture=architecture), folder=tmp_path) == curve  # another process, as it were
+    assert target.passes == []
+    assert [CostCurve.from_json(file.read_text()) for file in kept(tmp_path)] == [curve]
+
+
+def _retyped(target: Counting) -> None:
+    target.model.to(torch.bfloat16)
+
+
+def _attending_otherwise(target: Counting) -> None:
+    target.model.set_attn_implementation("eager")
+
+
+def _packed(target: Counting) -> None:
+    target.is_packed = True
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: Counting(seed=1),
+        lambda: Counting(architecture="gpt2"),
+        *(
+            lambda change=change: (target := Counting(), change(target))[0]
+            for change in (_retyped, _attending_otherwise, _packed)
+        ),
+    ],
+    ids=["weights", "architecture", "dtype", "attention", "packed"],
+)
+def test_other_circumstances_are_measured_anew(other: Callable[[], Counting], tmp_path: Path) -> None:
+    pass_cost(Counting(), folder=tmp_path)
+    target = other()
+    pass_cost(target, folder=tmp_path)
+    assert target.passes != []
+    assert len(kept(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\xff\xfe", b"{}", b'{"tokens": [1], "pass_seconds": [1]}'])
+def test_a_damaged_curve_is_measured_again(content: bytes, tmp_path: Path) -> None:
+    target = Counting()
+    pass_cost(target, folder=tmp_path)
+    [file] = kept(tmp_path)
+    file.write_bytes(content)
+    target.passes.clear()
+    curve = pass_cost(target, folder=tmp_path)
+    assert target.passes != []
+    target.passes.clear()
+    assert pass_cost(target, folder=tmp_path) == curve
+    assert target.passes == []
+    assert kept(tmp_path) == [file]
+
+
+def _a_file(place: Path) -> None:
+    place.write_text("not a folder")
+
+
+def _a_folder_of_files(place: Path) -> None:
+    place.mkdir()
+    (place / "pass-cost").write_text("not a folder")
+
+
+def _nowhere(place: Path) -> None:
+    place.symlink_to(place.parent / "file" / "below")
+    (place.parent / "file").write_text("")
+
+
+@pytest.mark.parametrize("make", [_a_file, _a_folder_of_files, _nowhere])
+def test_a_folder_that_takes_no_file_is_no_failure(make: Callable[[Path], None], tmp_path: Path) -> None:
+    place = tmp_path / "cache"
+    make(place)
+    before = sorted(tmp_path.rglob("*"))
+    target = Counting()
+    for _ in range(2):
+        target.passes.clear()
+        assert pass_cost(target, folder=place).seconds([1])[0] > 0.0
+        assert target.passes != []
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ({"DRESD_CACHE": "/a", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/a"),
+        ({"DRESD_CACHE": "", "XDG_CACHE_HOME": "/b", "HOME": "/c"}, "/b/dresd"),
+        ({"HOME": "/c"}, "/c/.cache/dresd"),
+    ],
+)
+def test_the_cache_folder_is_the_one_named_or_the_users(environment: dict[str, str], place: str) -> None:
+    command = "from decoder_client.cache_folder import cache_folder; print(cache_folder())"
+    done = subprocess.run([sys.executable, "-c", command], env=environment, check=True, capture_output=True, text=True)
+    assert done.stdout == place + "\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be nobody")
+def test_a_user_without_a_home_is_no_failure() -> None:
+    command = """if True:
+        import os
+        from tests.unit.test_pass_cost import Counting, pass_cost
+        target = Counting()
+        for name in ("HOME", "XDG_CACHE_HOME", "DRESD_CACHE"):
+            os.environ.pop(name, None)
+        os.setuid(54321)
+        print(pass_cost(target).tokens[0])
+    """
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", command], check=True, capture_output=True, text=True, cwd=root)
+    assert done.stdout == "1\n"
+
+
+@pytest.mark.parametrize("length", [3, 8, 60])
+def test_no_pass_reaches_beyond_a_short_models_length(length: int, tmp_path: Path) -> None:
+    target = Counting(architecture="gpt2", max_length=length)  # has no embedding for a position beyond it
+    curve = pass_cost(target, folder=tmp_path)
+    assert curve.tokens[-1] < length
+
+
+NOTHING_TO_DRAFT: dict[str, Callable[[TargetModel, FakeRetriever], AnyDrafter]] = {
+    "no nodes": lambda target, retriever: default_drafter(target, retriever, nodes=0),
+    "no sources": lambda target, _: default_drafter(target, None, context=False),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING_TO_DRAFT)
+def test_who_drafts_nothing_measures_nothing_and_asks_nobody(name: str) -> None:
+    target = Counting()
+    retriever = FakeRetriever(handshake_of(some_reducer(target.hidden_size)), paths=[[1, 2]])
+    drafter = NOTHING_TO_DRAFT[name](target, retriever)
+    assert isinstance(drafter, NoDrafter)
+    assert target.passes == []
+    generation = SpeculativeDecoder(target, drafter).generate([1, 2, 1, 2, 1], max_new_tokens=8)
+    assert (generation.stats.forwards, generation.stats.drafted) == (8, 0)
+    assert retriever.asked == []
+
+
+def test_a_number_of_nodes_that_is_given_is_not_measured() -> None:
+    target = Counting()
+    default_drafter(target, None, nodes=8)
+    assert max(target.passes) < 10  # those of the check of its attention
