@@ -16,6 +16,8 @@ from decoder_client.pass_cost import pass_cost
 from decoder_client.target_model import TargetModel
 from decoder_client.tree_check import check_tree_attention
 
+_TINY = 8
+
 
 def default_drafter(
     target: TargetModel, retriever: Retriever | None, *, nodes: int | None = None, context: bool = True
@@ -34,6 +36,7 @@ def default_drafter(
     if nodes == 0 or (retriever is None and not context):
         return NoDrafter()
     check_tree_attention(target)
-    budget = CostBudget(pass_cost(target)) if nodes is None else FixedBudget()
+    # In a window of a few tokens there is nothing to measure, and nothing to gain.
+    budget = CostBudget(pass_cost(target)) if nodes is None and target.max_length > _TINY else FixedBudget()
     config = MixtureConfig() if context else MixtureConfig(places=0, tables=False)
     return any_drafter(MixtureDrafter(retriever, vocab_size=target.vocab_size, config=config, budget=budget))

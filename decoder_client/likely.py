@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from decoder_client.drafting.drafter import LikelyTokens
+from decoder_client.drafting.kernel import likeliest_tokens
 from dresd.draft_tree import DraftTree
 
 WIDTH = 8
@@ -41,10 +42,12 @@ class LikelyRows:
         contexts[1:, 1] = self.tree.tokens
         contexts[1:, 0] = contexts[self.tree.parents + 1, 1]
         rows = [0, *(node + 1 for node in self.nodes)]
-        scores = self.logits if rejected else self.logits[rows]
-        scores = scores.float()
-        best, next_tokens = scores.topk(min(WIDTH, scores.shape[1]), dim=1)
+        if not rejected:
+            contexts = contexts[rows]
+        scores = (self.logits if rejected else self.logits[rows]).float()
+        width = min(WIDTH, scores.shape[1])
+        if scores.device.type == "cpu":
+            return LikelyTokens(contexts, *likeliest_tokens(scores.numpy(), width))
+        best, next_tokens = scores.topk(width, dim=1)
         probabilities = (best - scores.logsumexp(dim=1, keepdim=True)).exp()
-        return LikelyTokens(
-            contexts if rejected else contexts[rows], next_tokens.cpu().numpy(), probabilities.cpu().numpy()
-        )
+        return LikelyTokens(contexts, next_tokens.cpu().numpy(), probabilities.cpu().numpy())

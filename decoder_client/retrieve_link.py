@@ -34,7 +34,7 @@ _JOIN_S = 2.0
 class Pending:
     """A request under way."""
 
-    __slots__ = ("_arrived", "answer", "deadline", "request")
+    __slots__ = ("_arrived", "_sent", "answer", "deadline", "request")
 
     def __init__(self, request: pb.RetrieveStreamRequest, deadline: float) -> None:
         self.request = request
@@ -43,6 +43,16 @@ class Pending:
         # A bare lock wakes its waiter with one system call; an Event takes several.
         self._arrived = threading.Lock()
         self._arrived.acquire()
+        self._sent = threading.Lock()
+        self._sent.acquire()
+
+    def note_sent(self) -> None:
+        """The request is on its way. Called once at most."""
+        self._sent.release()
+
+    def wait_until_sent(self) -> None:
+        """Lets go of the interpreter until the request is on its way, at most until the deadline."""
+        self._sent.acquire(timeout=max(0.0, self.deadline - time.monotonic()))
 
     def settle(self, answer: pb.RetrieveStreamResponse | None) -> None:
         """Hands over the answer; None if there will be none. Called once."""
@@ -124,6 +134,8 @@ class RetrieveLink:
             if remaining > 0.0:
                 pending.request.timeout_us = max(1, round(remaining * 1e6))
                 yield pending.request
+            # gRPC asks for the next one as soon as it has sent this one.
+            pending.note_sent()
 
     def _read(self, answers: Iterator[pb.RetrieveStreamResponse]) -> None:
         reason = "the server ended the stream"

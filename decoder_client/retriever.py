@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 
@@ -157,6 +157,7 @@ class RetrieverClient:
         max_depth: int = 0,
         temperature: float,
         match_temperature: float = 3.3,
+        meanwhile: Callable[[], None] | None = None,
     ) -> list[Draft] | None:
         """Asks for drafts of a batch of positions.
 
@@ -171,6 +172,7 @@ class RetrieverClient:
             max_depth: of each tree; 0, or more than the datastore stores, is what it stores.
             temperature: of the similarities.
             match_temperature: of the lengths of the matches, in tokens.
+            meanwhile: called once the request is on its way, instead of only waiting; not called if none is sent.
 
         Returns:
             One draft a position; None if there are none in this step: the service is down, late, overloaded or left
@@ -207,6 +209,10 @@ class RetrieverClient:
         pending = [link.submit(request, deadline) for request in queries.requests(handshake)]
         drafts: list[Draft] = []
         try:
+            if meanwhile is not None:
+                # Work at once would keep the interpreter from the thread that sends.
+                pending[-1].wait_until_sent()
+                meanwhile()
             for each in pending:
                 part = self._await(link, each, handshake.model.vocab_size)
                 if part is None:

@@ -21,12 +21,13 @@ from safetensors.numpy import save
 from torch import Tensor, nn
 
 from decoder_client.cache_folder import cache_folder
-from decoder_client.drafting.acceptance import FEATURES, MIXTURE, AcceptanceModel, features
-from decoder_client.drafting.candidates import Knowledge, Level, candidates
+from decoder_client.drafting.acceptance import AcceptanceModel
 from decoder_client.drafting.drafter import LikelyTokens
 from decoder_client.drafting.evidence import Evidence, gather
 from decoder_client.drafting.fresh import FreshTable
+from decoder_client.drafting.kernel import FEATURES, MIXTURE, children, features
 from decoder_client.drafting.local import LocalIndex
+from decoder_client.drafting.lookup import TableArrays, table_arrays
 from decoder_client.drafting.mixture import MixtureConfig
 from decoder_client.drafting.retrieved import RetrievedPaths
 from decoder_client.drafting.weights import SourceWeights
@@ -80,39 +81,40 @@ def evidences(trace: Trace, retriever: LocalRetriever) -> Iterator[tuple[Evidenc
         index.extend([tokens[end]], keys[end - 1 : end])
 
 
-def follow(evidence: Evidence, known: Knowledge, answer: tuple[int, ...]) -> Iterator[tuple[NDArray[np.float32], int]]:
+def follow(
+    evidence: Evidence, weights: SourceWeights, table: TableArrays, fresh: FreshTable, answer: tuple[int, ...]
+) -> Iterator[tuple[NDArray[np.float32], int]]:
     """The children at each node of the true path, likeliest first, with the place of the next token or -1."""
-    paths, masses = evidence.paths, evidence.masses * known.weights.sources
+    masses, members = evidence.masses * weights.values[:3], np.arange(len(evidence.paths))
     previous, current = evidence.previous, evidence.newest
     for depth, token in enumerate(answer):
-        goes_on = paths[:, depth] >= 0
-        paths, masses = paths[goes_on], masses[goes_on]
-        column = paths[:, depth].astype(np.int64)
-        group = np.zeros(len(column), np.int64)
-        level = Level(depth, np.array([previous]), np.array([current]), group, column, masses)
-        found = candidates(level, known)
-        order = np.argsort(-found.known[:, MIXTURE], kind="stable")[:MOST_CHILDREN]
+        tokens, known, owners = children(
+            evidence.paths, masses, members, depth, previous, current, table, fresh.arrays, weights.values
+        )
+        order = np.argsort(-known[:, MIXTURE], kind="stable")[:MOST_CHILDREN]
         if len(order) == 0:
             return
-        right = np.flatnonzero(found.tokens[order] == token)
-        yield features(found.known[order], depth), int(right[0]) if len(right) else -1
+        right = np.flatnonzero(tokens[order] == token)
+        read = np.empty((len(order), FEATURES))
+        for row, child in zip(read, known[order], strict=True):
+            features(child, depth, row)
+        yield read.astype(np.float32), int(right[0]) if len(right) else -1
         if len(right) == 0:
             return
-        followed = column == token
-        paths, masses = paths[followed], masses[followed]
+        members = members[owners == order[right[0]]]
         previous, current = current, token
 
 
 def collect(traces: list[Trace], datastore: Datastore) -> Examples:
     """Examples of all traces."""
     retriever = LocalRetriever(datastore)
+    weights, table = SourceWeights(), table_arrays(retriever.handshake.token_table)
     seen: list[NDArray[np.float32]] = []
     places: list[int] = []
     for number, trace in enumerate(traces, start=1):
         for evidence, fresh, answer in evidences(trace, retriever):
-            known = Knowledge(SourceWeights(), retriever.handshake.token_table, fresh)
-            for children, place in follow(evidence, known, answer):
-                seen.append(children)
+            for read, place in follow(evidence, weights, table, fresh, answer):
+                seen.append(read)
                 places.append(place)
         print(f"\r{number} of {len(traces)} answers, {len(seen)} nodes", end="", flush=True)
     print()

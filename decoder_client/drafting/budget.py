@@ -29,6 +29,9 @@ class NodeBudget(Protocol):
     def floor(self) -> float:
         """The least probability of a node that may be chosen."""
 
+    def begin(self) -> None:
+        """A new sequence starts, which may be another kind of text."""
+
     def opens(self) -> bool:
         """Asked once a step: whether drafting at this one may pay."""
 
@@ -44,6 +47,9 @@ class FixedBudget:
 
     token_s = None
     floor = 1e-3
+
+    def begin(self) -> None:
+        """See `NodeBudget`."""
 
     def opens(self) -> bool:
         """See `NodeBudget`."""
@@ -80,6 +86,10 @@ class CostBudget:
     def floor(self) -> float:
         """See `NodeBudget`: a node that gains less than it costs is not chosen."""
         return min(max(1e-3, self._least_s * self._tokens / self._seconds), 0.5)
+
+    def begin(self) -> None:
+        """See `NodeBudget`."""
+        self._gate.begin()
 
     def opens(self) -> bool:
         """See `NodeBudget`."""

@@ -10,13 +10,29 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from decoder_client.drafting.local import LocalIndex
+from decoder_client.drafting.local import LocalIndex, LocalPlaces
 from decoder_client.drafting.retrieved import RetrievedPaths
-from decoder_client.drafting.weights import DENSE, LOCAL, SOURCES, SPARSE, local_masses
 from dresd.draft_tree import PAD
 
 _MOST = 1e20
 """Of a path: a message may hold a mass that no float32 holds once it is weighted and added up."""
+
+
+DENSE, SPARSE, LOCAL = range(3)
+SOURCES = ("dense", "sparse", "context")
+"""The sources that hold masses, by column."""
+
+# Logarithms of a place's mass, fitted with the priors in `weights`.
+_LOCAL_BY_MATCH = np.array(
+    [0.43, 1.08, 1.47, 1.64, 1.79, 1.87, 1.97, 2.06, 2.21, 2.33, 2.42, 2.54, 2.70, 2.86, 3.02, 3.25, 3.94]
+)
+_LOCAL_BY_SIMILARITY = 3.6
+_LOCAL_BY_AGE = 0.14
+# The same where keys are unknown.
+_PLAIN_LOCAL_BY_MATCH = np.array(
+    [-0.85, 0.60, 1.23, 1.42, 1.62, 1.73, 1.83, 1.94, 2.11, 2.24, 2.33, 2.42, 2.58, 2.74, 2.90, 3.12, 3.83]
+)
+_PLAIN_LOCAL_BY_AGE = -0.09
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +75,15 @@ def gather(index: LocalIndex, retrieved: RetrievedPaths | None, *, max_places: i
         masses[given:, LOCAL] = local_masses(places)
     previous, newest = index.last_two
     return Evidence(paths, masses, previous, newest)
+
+
+def local_masses(places: LocalPlaces) -> NDArray[np.float64]:
+    """float64 [m]: by the length of the match, the similarity of the keys where known, and the age."""
+    ages = np.log1p(places.ages)
+    if places.similarities is None:
+        logs = _PLAIN_LOCAL_BY_MATCH[places.matches] + _PLAIN_LOCAL_BY_AGE * ages
+    else:
+        away = places.similarities.astype(np.float64) - 1.0
+        logs = _LOCAL_BY_MATCH[places.matches] + _LOCAL_BY_SIMILARITY * away + _LOCAL_BY_AGE * ages
+    masses: NDArray[np.float64] = np.exp(logs)
+    return masses

@@ -19,6 +19,10 @@ class Gate:
         self._pause = 1
         self._waited = 0
 
+    def begin(self) -> None:
+        """Something new begins, for which it may pay: open at the next step."""
+        self._pause = 1
+
     def opens(self) -> bool:
         """Asked once a step: whether to do it at this one."""
         self._waited += 1

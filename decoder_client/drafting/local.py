@@ -109,7 +109,7 @@ class LocalIndex:
         return context
 
     def places(self, *, max_places: int, depth: int) -> LocalPlaces | None:
-        """The best earlier places, longest match first, then latest; None if there are none.
+        """The best earlier places, those of longer indexed runs first, then the latest; None if there are none.
 
         A place so near that the text ends before `depth` tokens have followed is continued as if the text repeated
         itself from there, as it does in lists, tables and loops.

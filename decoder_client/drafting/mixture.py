@@ -17,18 +17,21 @@ from torch import Tensor
 
 from decoder_client.drafting.acceptance import fitted_model
 from decoder_client.drafting.budget import FixedBudget, NodeBudget
-from decoder_client.drafting.candidates import Knowledge
 from decoder_client.drafting.drafter import DraftRequest, Outcome
-from decoder_client.drafting.evidence import Evidence, gather
+from decoder_client.drafting.evidence import DENSE, SPARSE, Evidence, gather
 from decoder_client.drafting.fresh import FreshTable
-from decoder_client.drafting.growth import ORIGINS, Growth, GrowthLimits, grow
+from decoder_client.drafting.growth import ORIGINS, Growth, GrowthLimits, Knowledge, compile_once, grow
 from decoder_client.drafting.local import LocalIndex
+from decoder_client.drafting.lookup import table_arrays
 from decoder_client.drafting.retrieval import Query, Retrieval, RetrievalConfig
 from decoder_client.drafting.retrieved import RetrievedPaths
 from decoder_client.drafting.retriever import Handshaken, Retriever
-from decoder_client.drafting.weights import DENSE, PAIR_SHARE, SINGLE_SHARE, SPARSE, Sighting, SourceWeights
-from dresd.draft_tree import ROOT, DraftTree
+from decoder_client.drafting.weights import SourceWeights
+from dresd.draft_tree import DraftTree
 from dresd.token_table import TokenTable
+
+_NODES_A_STEP_OF_PATH = 16
+"""Nodes grown for each that a single path may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class MixtureSession:
         handshake: whose reducer made the keys.
         retrieved: the latest answer of the retriever, as far as it is still ahead of the text.
         evidence: that of the latest draft; None if the latest step made none.
+        undigested: the latest outcome and its new tokens, if nothing was learned from it yet.
         retrieval_s: the latest draft's share of the call to the retriever; 0 for none.
         draft_s: what the latest draft took to make, that share included.
     """
@@ -71,6 +75,7 @@ class MixtureSession:
     handshake: Handshaken | None = None
     retrieved: RetrievedPaths | None = None
     evidence: Evidence | None = None
+    undigested: tuple[Outcome, tuple[int, ...]] | None = None
     retrieval_s: float = 0.0
     draft_s: float = 0.0
 
@@ -92,29 +97,42 @@ class MixtureDrafter:
         self._vocab_size = vocab_size
         self._budget = budget or FixedBudget()
         self._weights = SourceWeights()
-        self._table = TokenTable.empty()
+        self._table = table_arrays(TokenTable.empty())
         self._table_of: Handshaken | None = None
         self._model = fitted_model()
+        compile_once()
 
     def start(self, _prompt: Sequence[int]) -> MixtureSession:
         """See `Drafter`."""
+        self._budget.begin()
+        if self._retrieval is not None:
+            self._retrieval.begin()
         return MixtureSession()
 
     def observe(self, session: MixtureSession, outcome: Outcome) -> None:
         """See `Drafter`."""
         new = outcome.text[-outcome.count :]
         is_prompt = session.index.length == 0
-        drafted = session.evidence is not None
-        if session.evidence is not None:
-            self._learn(session, session.evidence, new)
-            self._settle(session, outcome)
-            session.evidence = None
+        self._digest(session)
         keys = self._keys(session, outcome.states if is_prompt else outcome.states[: outcome.count])
         session.index.extend(outcome.text if is_prompt else new, keys)
         if session.retrieved is not None:
             session.retrieved = session.retrieved.after(new)
         # Where drafting does not pay, looking at logits does not either.
-        if self._config.tables and (drafted or is_prompt):
+        if session.evidence is not None or is_prompt:
+            session.undigested = outcome, tuple(new)
+
+    def _digest(self, session: MixtureSession) -> None:
+        """Learns from the latest outcome, once: put off until there is nothing to do but wait for the retriever."""
+        if session.undigested is None:
+            return
+        outcome, new = session.undigested
+        session.undigested = None
+        if session.evidence is not None:
+            self._weights.learn(session.evidence, new, self._table, session.fresh)
+            self._settle(session, outcome)
+            session.evidence = None
+        if self._config.tables:
             session.fresh.add(outcome.likely())
 
     def propose(self, requests: Sequence[DraftRequest[MixtureSession]]) -> list[DraftTree]:
@@ -123,6 +141,8 @@ class MixtureDrafter:
             return [DraftTree.empty(len(ORIGINS))] * len(requests)
         started = time.perf_counter()
         self._retrieve(requests)
+        for request in requests:
+            self._digest(request.session)
         grown = [self._grow(request) for request in requests]
         orders = [self._order(growth)[: request.max_nodes] for growth, request in zip(grown, requests, strict=True)]
         counts = self._budget.choose([g.probabilities[order] for g, order in zip(grown, orders, strict=True)])
@@ -134,12 +154,10 @@ class MixtureDrafter:
 
     def _order(self, growth: Growth) -> NDArray[np.int64]:
         """Nodes worth verifying, the likeliest first and parents before children."""
-        return _likeliest_path(growth) if self._config.path else np.argsort(-growth.probabilities, kind="stable")
+        return growth.likeliest_path() if self._config.path else np.arange(len(growth.tokens))
 
     def _retrieve(self, requests: Sequence[DraftRequest[MixtureSession]]) -> None:
         """Asks for all sequences whose keys are of the datastore served now."""
-        for one in requests:
-            one.session.retrieval_s = 0.0
         handshake = None if self._retrieval is None else self._retrieval.handshake
         if self._retrieval is None or handshake is None or not self._retrieval.opens():
             return
@@ -147,7 +165,12 @@ class MixtureDrafter:
         if not asking:
             return
         queries = [Query(one.session.index, one.max_depth, one.stats) for one in asking]
-        answers, share_s = self._retrieval.ask(queries, handshake)
+
+        def digest_all() -> None:
+            for one in requests:
+                self._digest(one.session)
+
+        answers, share_s = self._retrieval.ask(queries, handshake, digest_all)
         for one, answer in zip(asking, answers, strict=True):
             one.session.retrieval_s = share_s
             # What an earlier answer still foretells is better than nothing.
@@ -155,19 +178,23 @@ class MixtureDrafter:
 
     def _settle(self, session: MixtureSession, outcome: Outcome) -> None:
         """Tells what came of a draft to everything that decides about the next."""
+        retrieval_s, session.retrieval_s = session.retrieval_s, 0.0
         masses = outcome.tree.masses
         self._weights.calibrate(float(masses.sum()), len(outcome.nodes))
         self._budget.observe(outcome.count, session.draft_s)
-        if self._retrieval is not None and session.retrieval_s > 0.0 and self._budget.token_s is not None:
+        if self._retrieval is not None and retrieval_s > 0.0 and self._budget.token_s is not None:
             accepted = masses[list(outcome.nodes)]
             retrieved = float((accepted[:, [DENSE, SPARSE]].sum(axis=1) / accepted.sum(axis=1)).sum())
-            self._retrieval.record(retrieved * self._budget.token_s, session.retrieval_s)
+            self._retrieval.record(retrieved * self._budget.token_s, retrieval_s)
 
     def _grow(self, request: DraftRequest[MixtureSession]) -> Growth:
         session, config = request.session, self._config
-        depth = min(request.max_depth, request.max_nodes) if config.path else request.max_depth
+        depth, nodes = request.max_depth, request.max_nodes
+        if config.path:
+            # The best path is chosen among many.
+            depth, nodes = min(depth, nodes), _NODES_A_STEP_OF_PATH * nodes
         session.evidence = gather(session.index, session.retrieved, max_places=config.places, max_depth=depth)
-        limits = GrowthLimits(depth, request.max_nodes, self._budget.floor, self._vocab_size)
+        limits = GrowthLimits(depth, nodes, self._budget.floor, self._vocab_size)
         return grow(session.evidence, Knowledge(self._weights, self._table, session.fresh), self._model, limits)
 
     def _keys(self, session: MixtureSession, states: Tensor) -> NDArray[np.float32] | None:
@@ -182,50 +209,5 @@ class MixtureDrafter:
             return None
         if handshake is not self._table_of:
             self._table_of = handshake
-            self._table = handshake.token_table if self._config.tables else TokenTable.empty()
+            self._table = table_arrays(handshake.token_table if self._config.tables else TokenTable.empty())
         return handshake.reducer.reduce_torch(states).float().cpu().numpy()
-
-    def _learn(self, session: MixtureSession, evidence: Evidence, new: Sequence[int]) -> None:
-        """Compares what was known with what the target chose, up to the first token that nothing foresaw."""
-        paths, masses = evidence.paths, evidence.masses
-        previous, current = evidence.previous, evidence.newest
-        for depth, token in enumerate(new):
-            if depth == paths.shape[1]:
-                paths, masses = np.zeros((0, len(new)), np.int32), masses[:0]
-            column = paths[:, depth]
-            hit = column == token
-            seen = Sighting(
-                masses[hit].sum(axis=0),
-                masses[column >= 0].sum(axis=0),
-                self._table_share(previous, current, token),
-                session.fresh.probability(previous, current, token),
-                depth,
-            )
-            self._weights.learn(seen)
-            if not (seen.masses.any() or seen.table or seen.fresh):
-                break
-            paths, masses = paths[hit], masses[hit]
-            previous, current = current, token
-
-    def _table_share(self, previous: int, current: int, token: int) -> float:
-        tokens, probabilities, is_pair = self._table.lookup(np.array([previous]), np.array([current]))
-        return float(probabilities[tokens == token].sum()) * (PAIR_SHARE if is_pair[0] else SINGLE_SHARE)
-
-
-def _likeliest_path(growth: Growth) -> NDArray[np.int64]:
-    """The nodes of the path of the greatest expected accepted length, root first."""
-    gains = [0.0] * (len(growth.tokens) + 1)
-    best_child = [ROOT] * len(gains)
-    parents, probabilities = growth.parents.tolist(), growth.probabilities.tolist()
-    # Parents come before their children, so a node's own gain is complete when its turn comes.
-    for node in range(len(parents) - 1, -1, -1):
-        gain = probabilities[node] + gains[node + 1]
-        parent = parents[node] + 1
-        if gain > gains[parent]:
-            gains[parent], best_child[parent] = gain, node
-    path = []
-    node = best_child[0]
-    while node != ROOT:
-        path.append(node)
-        node = best_child[node + 1]
-    return np.array(path, np.int64)

@@ -6,7 +6,7 @@ Knows the retriever's surface and what its answers gain; nothing of how drafts a
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,9 +30,9 @@ class RetrievalConfig:
         match_temperature: of the lengths of matching left contexts.
     """
 
-    neighbors: int = 50
-    sparse_neighbors: int = 50
-    nodes: int = 128
+    neighbors: int = 32
+    sparse_neighbors: int = 10
+    nodes: int = 64
     temperature: float = 0.09
     match_temperature: float = 2.4
 
@@ -78,6 +78,10 @@ class Retrieval:
         """Of the datastore served now; None before the first."""
         return self._retriever.handshake
 
+    def begin(self) -> None:
+        """A new sequence starts, which the datastore may know more of."""
+        self._gate.begin()
+
     def opens(self) -> bool:
         """Asked once a step: whether a call at this one may pay."""
         return self._gate.opens()
@@ -86,13 +90,28 @@ class Retrieval:
         """What an answer gained a sequence, and its share of the call that brought it."""
         self._gate.record(gain_s, cost_s)
 
-    def ask(self, queries: Sequence[Query], handshake: Handshaken) -> tuple[list[RetrievedPaths | None], float]:
+    def ask(
+        self, queries: Sequence[Query], handshake: Handshaken, meanwhile: Callable[[], None]
+    ) -> tuple[list[RetrievedPaths | None], float]:
         """One call for all `queries`, whose keys are by the reducer of `handshake`.
+
+        Args:
+            queries: at least one.
+            handshake: the latest.
+            meanwhile: may be done while the answer is on its way; its time does not count as waiting.
 
         Returns:
             What each got, None without an answer in time; and each one's share of the time in seconds.
         """
         config = self._config
+        busy_s = 0.0
+
+        def work() -> None:
+            nonlocal busy_s
+            begun = time.perf_counter()
+            meanwhile()
+            busy_s += time.perf_counter() - begun
+
         started = time.perf_counter()
         drafts = self._retriever.retrieve(
             np.array([query.index.key for query in queries], np.float16),
@@ -104,8 +123,9 @@ class Retrieval:
             max_depth=max(query.max_depth for query in queries),
             temperature=config.temperature,
             match_temperature=config.match_temperature,
+            meanwhile=work,
         )
-        share_s = (time.perf_counter() - started) / len(queries)
+        share_s = (time.perf_counter() - started - busy_s) / len(queries)
         for query in queries:
             query.stats.retrieval_s += share_s
             query.stats.retrievals += 1

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from decoder_client.drafting.kernel import tree_paths
 from dresd.draft_tree import DraftTree
 
 
@@ -29,7 +30,7 @@ class RetrievedPaths:
     @classmethod
     def of(cls, tree: DraftTree) -> RetrievedPaths:
         """Those of a tree of two sources."""
-        return cls(*tree.paths())
+        return cls(*tree_paths(tree.tokens, tree.parents, tree.masses))
 
     def after(self, tokens: Sequence[int]) -> RetrievedPaths | None:
         """What is left once `tokens` have followed: the paths that foretold them, without them; None if none did."""

@@ -5,15 +5,15 @@ Types only; knows no wire and no service.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
-from dresd.token_table import TokenTable
 from numpy.typing import NDArray
 
 from decoder_client.reducer import KeyReducer
 from dresd.draft_tree import DraftTree
+from dresd.token_table import TokenTable
 
 
 class RetrievedDraft(Protocol):
@@ -59,5 +59,6 @@ class Retriever(Protocol):
         max_depth: int,
         temperature: float,
         match_temperature: float,
+        meanwhile: Callable[[], None] | None = None,
     ) -> Sequence[RetrievedDraft] | None:
-        """One draft a query, or None if there is no answer in time."""
+        """One draft a query, or None if there is no answer in time; may call `meanwhile` while it waits."""

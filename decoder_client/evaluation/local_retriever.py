@@ -6,7 +6,7 @@ Its drafts are those of a service with the same datastore; its times lack the ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,6 +63,7 @@ class LocalRetriever:
         max_depth: int,
         temperature: float,
         match_temperature: float,
+        meanwhile: Callable[[], None] | None = None,  # noqa: ARG002 - there is nothing to wait for
     ) -> list[LocalDraft]:
         """See `Retriever`."""
         batch = self._datastore.draft(

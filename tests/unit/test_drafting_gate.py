@@ -38,3 +38,10 @@ def test_what_pays_again_is_done_again() -> None:
     openings(gate, [0.0] * 2000, 1.0)
     opened = openings(gate, [5.0] * 2000, 1.0)
     assert opened[-500:] == list(range(1500, 2000))
+
+
+def test_something_new_gets_a_chance_at_once() -> None:
+    gate = Gate()
+    openings(gate, [0.0] * 2000, 1.0)
+    gate.begin()
+    assert gate.opens()

@@ -108,8 +108,12 @@ class Noting:
         self._count = count
         self._open_at = open_at
         self._steps = 0
+        self.begun = 0
         self.asked: list[list[list[float]]] = []
         self.told: list[int] = []
+
+    def begin(self) -> None:
+        self.begun += 1
 
     def opens(self) -> bool:
         self._steps += 1
@@ -137,9 +141,10 @@ def test_the_budget_chooses_among_the_likeliest(path: bool) -> None:
     np.testing.assert_allclose(tree.masses.sum(axis=1), offered[:2])
     assert budget.told == []  # the prompt's pass was not drafted for
     assert one.hear([20, 21, 9] if path else [int(tree.tokens[0]), 9]) == (3 if path else 2)
-    assert budget.told == [3 if path else 2]
+    one.hear([9])  # no draft, nothing to learn
     one.hear([9])
-    assert budget.told == [3 if path else 2]  # no draft, nothing to learn
+    assert budget.told == [3 if path else 2]
+    assert budget.begun == 1
 
 
 def test_a_step_that_is_not_open_asks_nobody_and_the_next_one_goes_on() -> None:
@@ -150,7 +155,8 @@ def test_a_step_that_is_not_open_asks_nobody_and_the_next_one_goes_on() -> None:
         assert len(one.draft()) == (0 if step % 2 else 2)
         assert len(retriever.asked) == len(budget.asked) == step // 2 + 1
         one.hear([20, 4])
-        assert len(budget.told) == step // 2 + 1
+        # What came of a draft is looked at in the step after it.
+        assert len(budget.told) == (step + 1) // 2
     # Three tokens have come since the last call: two of a draft, one without.
     assert retriever.asked[-1].left_contexts[0, :4].tolist() == one.text[-5:-9:-1]
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from decoder_client.drafting.drafter import LikelyTokens
 from decoder_client.drafting.fresh import FreshTable
+from decoder_client.drafting.kernel import pair_place
 from decoder_client.drafting.retrieved import RetrievedPaths
 from dresd.draft_tree import PAD, ROOT, DraftTree
 from tests.support.drafts import two_sources
@@ -35,20 +36,22 @@ def test_the_latest_words_after_a_pair_are_remembered(
     for batch in batches:
         table.add(likely(batch))
         latest.update(dict(batch))
-    pairs = np.array(asked)
-    tokens, probabilities, known = table.lookup(pairs[:, 0], pairs[:, 1])
-    assert known.tolist() == [pair in latest for pair in asked]
-    for place, pair in enumerate(asked):
+    for pair in [*asked, *latest]:
+        found = remembered(table, pair)
         if pair not in latest:
-            assert (tokens[place] == -1).all()
-            assert table.probability(*pair, 1) is None
+            assert found is None
             continue
+        assert found is not None
         expected = likely([(pair, latest[pair])])
-        assert tokens[place].tolist() == expected.next_tokens[0].tolist()
-        np.testing.assert_allclose(probabilities[place], expected.probabilities[0], rtol=1e-6)
-        for token, probability in zip(expected.next_tokens[0], expected.probabilities[0], strict=True):
-            assert table.probability(*pair, int(token)) == float(probability)
-        assert table.probability(*pair, 60_000) == 0.0
+        assert found[0].tolist() == expected.next_tokens[0].tolist()
+        np.testing.assert_allclose(found[1], expected.probabilities[0], rtol=1e-6)
+
+
+def remembered(table: FreshTable, pair: tuple[int, int]) -> tuple[np.ndarray, np.ndarray] | None:
+    keys, tokens, probabilities = table.arrays
+    key = (pair[0] << 32) | pair[1]
+    place = pair_place(keys, key)
+    return (tokens[place], probabilities[place]) if keys[place] == key else None
 
 
 def test_large_vocabularies_are_told_apart() -> None:
@@ -56,8 +59,9 @@ def test_large_vocabularies_are_told_apart() -> None:
     rows = [((-1, 0), 1), ((0, 2**31 - 1), 2), ((2**31 - 1, 0), 3), ((1, 0), 4)]
     table.add(likely(rows))
     for pair, number in rows:
-        tokens, _, _ = table.lookup(np.array([pair[0]]), np.array([pair[1]]))
-        assert tokens[0, 0] == number
+        found = remembered(table, pair)
+        assert found is not None
+        assert found[0][0] == number
 
 
 paths_of = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), max_size=8)
