@@ -43,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from decoder_client.evaluation.assemble import assemble
     from decoder_client.evaluation.bench import run_bench
+    from decoder_client.evaluation.cost_curve import cost_points
     from decoder_client.evaluation.decoding import new_decode
     from decoder_client.evaluation.logit_gap import logit_gap
     from decoder_client.evaluation.prompts import read_prompts
@@ -74,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             on_prompt=show,
         )
+        curve = resources.measured_cost_curve
         results = assemble(
             BENCH,
             target,
@@ -81,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
             {},
             store=resources.store_info,
             settings=settings_of(arguments),
-            cost_curve=[],
+            cost_curve=[] if curve is None else cost_points(curve),
             notes=resources.notes,
         )
     # Before the table, so that a terminal that cannot show it costs no measurement.

@@ -81,6 +81,7 @@ def run_bench(
                     one.recording.accepted_by_depth,
                     one.tokens,
                     difference,
+                    one.recording.promises,
                 )
                 measured.append(Measurement(method, answer, one.recording))
             measurements += measured

@@ -87,10 +87,11 @@ class _Kind:
     needs_store: bool = False
 
 
-def _watched(drafter: Drafter[Session], *sources: str) -> Watched:
+def _watched(drafter: Drafter[Session], *sources: str, promises: bool = False) -> Watched:
     counts = drafter if isinstance(drafter, VerifiesMore) else None
     # As with `any_drafter`: sessions go back only to the drafter that made them.
-    return Watched(RecordingDrafter(any_drafter(drafter), sources), cast("VerifiesMore[object] | None", counts))
+    watched = RecordingDrafter(any_drafter(drafter), sources, promises=promises)
+    return Watched(watched, cast("VerifiesMore[object] | None", counts))
 
 
 def _suffix_decoding(settings: SuffixSettings) -> Callable[[Resources], Watched]:
@@ -103,7 +104,7 @@ def _suffix_decoding(settings: SuffixSettings) -> Callable[[Resources], Watched]
 def _mixture(resources: Resources, config: MixtureConfig, budget: NodeBudget) -> Watched:
     vocab_size = resources.identity.vocab_size
     drafter = MixtureDrafter(resources.retriever, vocab_size=vocab_size, config=config, budget=budget)
-    return _watched(drafter, *ORIGINS)
+    return _watched(drafter, *ORIGINS, promises=True)
 
 
 def _dresd(config: MixtureConfig) -> Callable[[Resources], Watched]:

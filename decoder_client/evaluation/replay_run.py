@@ -49,7 +49,12 @@ def run_replay(
             )
             recording = replayed.recording
             answer = Answer(
-                trace.record.name, 0, replayed.stats, recording.offered_by_depth, recording.accepted_by_depth
+                trace.record.name,
+                0,
+                replayed.stats,
+                recording.offered_by_depth,
+                recording.accepted_by_depth,
+                promises=recording.promises,
             )
             measurements.append(Measurement(method, answer, recording))
     return measurements

@@ -112,6 +112,12 @@ class Resources:
         """Of the target's passes."""
         return self._measure()
 
+    @property
+    def measured_cost_curve(self) -> CostCurve | None:
+        """The same if a method needed it."""
+        curve: CostCurve | None = self.__dict__.get("cost_curve")
+        return curve
+
     @cached_property
     def answers(self) -> tuple[tuple[int, ...], ...]:
         """The store's answers, token by token; MethodError without a datastore, TokenFileError for unusable files."""

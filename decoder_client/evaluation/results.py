@@ -80,6 +80,21 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class Promises:
+    """Draft nodes of about the same promised probability of acceptance.
+
+    Attributes:
+        nodes: how many.
+        promised: the sum of their probabilities.
+        accepted: how many of them were.
+    """
+
+    nodes: int
+    promised: float
+    accepted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """One answer by one method.
 
@@ -92,6 +107,7 @@ class Answer:
         accepted_by_depth: element d - 1: steps in which at least d nodes were accepted; as long as the former.
         tokens: of the answer; None in a replay, where they are known beforehand.
         difference: from plain decoding; None if identical, or if there is nothing to compare with.
+        promises: draft nodes by tenths of the probability that the method gave them; empty if it gives none.
     """
 
     prompt: str
@@ -101,6 +117,7 @@ class Answer:
     accepted_by_depth: tuple[int, ...]
     tokens: tuple[int, ...] | None = None
     difference: Difference | None = None
+    promises: tuple[Promises, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +164,17 @@ class MethodResult:
     def near_ties(self) -> int:
         """Answers whose difference from plain decoding float32 rounding explains."""
         return sum(answer.difference is not None and answer.difference.is_near_tie for answer in self.answers)
+
+    @property
+    def promises(self) -> tuple[Promises, ...]:
+        """Over all answers, see `Answer`."""
+        rows = [answer.promises for answer in self.answers if answer.promises]
+        return tuple(
+            Promises(
+                sum(one.nodes for one in tenth), sum(one.promised for one in tenth), sum(one.accepted for one in tenth)
+            )
+            for tenth in zip(*rows, strict=True)
+        )
 
     @property
     def offered_by_depth(self) -> tuple[int, ...]:

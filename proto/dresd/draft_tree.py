@@ -61,31 +61,6 @@ class DraftTree:
                 mask[node] |= mask[parent]
         return mask
 
-    def paths(self) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Decomposes the tree into weighted paths that `merge_paths` would merge into it again.
-
-        Returns:
-            paths: int32 [m, depth], `PAD` beyond each path's end.
-            weights: float64 [m, sources], the mass that ends at the path's last node.
-        """
-        rest = self.masses.copy()
-        has_parent = self.parents != ROOT
-        np.subtract.at(rest, self.parents[has_parent], self.masses[has_parent])
-        # Rounding may leave a hair below zero where children take all of a node's mass.
-        np.maximum(rest, 0.0, out=rest)
-        is_leaf = np.ones(len(self), np.bool_)
-        is_leaf[self.parents[has_parent]] = False
-        ends = np.flatnonzero(is_leaf | (rest > 0.0).any(axis=1))
-        depths = self.depths()
-        paths = np.full((len(ends), int(depths.max(initial=0))), PAD, np.int32)
-        at = ends.copy()
-        for _ in range(paths.shape[1]):
-            alive = np.flatnonzero(at != ROOT)
-            nodes = at[alive]
-            paths[alive, depths[nodes] - 1] = self.tokens[nodes]
-            at[alive] = self.parents[nodes]
-        return paths, rest[ends]
-
 
 def merge_paths(
     queries: NDArray[np.int64],

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from decoder_client.drafting.drafter import DraftRequest, Outcome
+from decoder_client.drafting.kernel import tree_paths
 from decoder_client.reducer import KeyReducer, ReducerFit
 from dresd.draft_tree import PAD, ROOT, DraftTree, merge_paths
 from dresd.token_table import WIDTH, TokenTable
@@ -128,6 +129,11 @@ class FakeRetriever:
     def answer(self, _next_token: int) -> DraftTree:
         """The tree for a query."""
         return two_sources(self.paths, [self.masses] * len(self.paths))
+
+
+def paths_of(tree: DraftTree) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Weighted paths that `merge_paths` would merge into the tree again."""
+    return tree_paths(tree.tokens, tree.parents, tree.masses)
 
 
 def some_reducer(hidden_size: int, dims: int = 4, seed: int = 0) -> KeyReducer:

@@ -10,6 +10,7 @@ import pytest
 from dresd.draft_tree import PAD, merge_paths
 from retriever_service.datastore import CODECS, EntryBatch
 from tests.support.datastore import build_datastore, random_entries
+from tests.support.drafts import paths_of
 
 
 def exact(entries: EntryBatch, key, next_token, neighbors):
@@ -165,7 +166,7 @@ def test_partitions_of_a_split_token_add_up(split_tokens):
         split_tokens.open(partitions=[number]).draft(keys, np.array([0]), **options)
         for number in split_tokens.open().routing.partitions_of(0).tolist()
     ]
-    paths, weights = zip(*(part.trees[0].paths() for part in parts), strict=True)
+    paths, weights = zip(*(paths_of(part.trees[0]) for part in parts), strict=True)
     paths = np.concatenate([np.pad(rows, ((0, 0), (0, 6 - rows.shape[1])), constant_values=PAD) for rows in paths])
     (tree,) = merge_paths(
         np.zeros(len(paths), np.int64), paths, np.concatenate(weights), num_queries=1, max_nodes=10_000

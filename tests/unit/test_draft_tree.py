@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dresd.draft_tree import PAD, ROOT, DraftTree, merge_paths
+from tests.support.drafts import paths_of
 
 # Few tokens make prefixes shared; weights in eighths make every sum exact.
 PATH = st.lists(st.integers(0, 3), max_size=5)
@@ -94,7 +95,7 @@ def test_the_order_of_paths_does_not_matter(queries, random):
 @given(QUERIES)
 def test_a_tree_merges_back_from_its_own_paths(queries):
     for tree in merge_paths(*arrays(queries), num_queries=len(queries), max_nodes=1000):
-        paths, weights = tree.paths()
+        paths, weights = paths_of(tree)
         owners = np.zeros(len(paths), np.int64)
         (again,) = merge_paths(owners, paths, weights, num_queries=1, max_nodes=1000)
         assert as_dict(again) == as_dict(tree)
@@ -104,7 +105,7 @@ def test_a_tree_merges_back_from_its_own_paths(queries):
 def test_trees_add(queries):
     """Merging the paths of several trees is merging everything they were made of."""
     trees = merge_paths(*arrays(queries), num_queries=len(queries), max_nodes=1000)
-    parts = [tree.paths() for tree in trees]
+    parts = [paths_of(tree) for tree in trees]
     depth = max(paths.shape[1] for paths, _ in parts)
     paths = np.concatenate(
         [np.pad(paths, ((0, 0), (0, depth - paths.shape[1])), constant_values=PAD) for paths, _ in parts]

@@ -14,7 +14,7 @@ from decoder_client.evaluation.recording import RecordingDrafter
 from decoder_client.evaluation.replay import Replayed, replay
 from decoder_client.evaluation.results import MODEL
 from decoder_client.evaluation.traces import Trace
-from dresd.draft_tree import DraftTree, merge_paths
+from dresd.draft_tree import ROOT, DraftTree, merge_paths
 from tests.support.drafts import padded, tree_of, trees
 from tests.support.evaluation import ScriptedDrafter, made_up_trace
 
@@ -138,3 +138,16 @@ def test_origins_are_read_off_the_heaviest_mass() -> None:
         watched, made_up_trace([9], [5, 6, 7, 8]), max_nodes=8, max_depth=8, max_new_tokens=50, pass_seconds=None
     )
     assert found.recording.origins == (MODEL, "dense", "context", MODEL)
+
+
+def test_promises_are_counted_by_tenths() -> None:
+    tokens, parents = np.array([3, 4, 5], np.int32), np.array([ROOT, ROOT, 0], np.int32)
+    tree = DraftTree(tokens, parents, np.array([[0.9], [0.05], [0.85]]))
+    watched = RecordingDrafter(ScriptedDrafter([tree]), ["only"], promises=True)
+    found = replay(
+        watched, made_up_trace([1], [2, 3, 9]), max_nodes=8, max_depth=4, max_new_tokens=100, pass_seconds=None
+    )
+    promises = found.recording.promises
+    assert [one.nodes for one in promises] == [1, 0, 0, 0, 0, 0, 0, 0, 1, 1]
+    assert [one.accepted for one in promises] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 1]
+    assert sum(one.promised for one in promises) == pytest.approx(1.8)

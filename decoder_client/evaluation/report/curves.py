@@ -18,12 +18,15 @@ from decoder_client.evaluation.summary import OURS
 LEAST_STEPS = 10
 """A depth that fewer steps reached is no point of a line: it would be noise."""
 
+LEAST_NODES = 50
+"""A tenth of the probabilities that fewer nodes were given is no point of a line, either."""
+
 _OWN = "own budget"
 
 
 def curves(results: Results) -> list[Markup]:
     """All of them, or why there is none."""
-    return [_tokens(results), _depths(results), _speedups(results), _costs(results)]
+    return [_tokens(results), _depths(results), _promises(results), _speedups(results), _costs(results)]
 
 
 def _styles(results: Results) -> dict[str, int]:
@@ -165,6 +168,48 @@ def _depth_table(drafting: Sequence[MethodResult]) -> Markup:
         rows.append([text(cell) for cell in (one.label, *cells, *[UNKNOWN] * (deepest - len(cells)))])
     header = ["method", *map(str, range(1, deepest + 1))]
     return table("Steps accepted to a depth / steps whose draft was that deep", header, rows)
+
+
+def _promises(results: Results) -> Markup:
+    title = "Promised and accepted"
+    promising = {one.label: one.promises for one in results.methods if any(tenth.nodes for tenth in one.promises)}
+    if not promising:
+        return left_out(title, "Left out: no method that gives its draft nodes a probability was run.")
+    series = []
+    for number, (label, promises) in enumerate(promising.items()):
+        points = [
+            Point(
+                tenth.promised / tenth.nodes,
+                tenth.accepted / tenth.nodes,
+                f"{label}: {counted(tenth.nodes, 'node')}, {percent(tenth.promised / tenth.nodes)} promised, "
+                f"{percent(tenth.accepted / tenth.nodes)} accepted",
+            )
+            for tenth in promises
+            if tenth.nodes >= LEAST_NODES
+        ]
+        if points:
+            series.append(Series(label, number, tuple(points), strong=number == 0))
+    if not series:
+        return left_out(title, f"Left out: no tenth of the probabilities was given to {LEAST_NODES} nodes.")
+    even = Series("as promised", len(series), tuple(Point(x / 10, x / 10, "as promised") for x in (0, 10)))
+    chart = LineChart(
+        "Share of draft nodes accepted by the probability that was promised",
+        x_name="promised probability of acceptance",
+        y_name="accepted",
+        x_axis=even_axis([0.0, 1.0]),
+        y_axis=even_axis([0.0, 1.0]),
+        series=[*series, even],
+        y_text=percent,
+    )
+    return section(
+        title,
+        prose(
+            "Draft nodes by tenths of the probability that the drafter gave them, against the share that was accepted: "
+            f"on the diagonal it promises what it keeps. Tenths of fewer than {LEAST_NODES} nodes are not drawn."
+        ),
+        draw(chart),
+        chart_legend(chart),
+    )
 
 
 def _costs(results: Results) -> Markup:
