@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -83,6 +84,8 @@ def served(datastore: Path) -> Iterator[str]:
 
 
 def main() -> int:
+    # A terminated demo takes its service and its decoder with it.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default="plain,dresd-auto", help="drafters to compare (default: %(default)s)")
     parser.add_argument("--nodes", default="8", help="node budgets, comma-separated (default: %(default)s)")
@@ -106,4 +109,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        code = 130
+    raise SystemExit(code)

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prompts", required=True, type=Path, metavar="FILE", help=".jsonl of prompt, messages or prompt_ids"
     )
-    add_options(parser, methods="plain,dresd", nodes="32")
+    add_options(parser, methods="plain,dresd-auto", nodes="32")
     parser.add_argument("--max-new-tokens", type=at_least(int, 1), default=128, metavar="N", help="default: 128")
     parser.add_argument("--repeats", type=at_least(int, 1), default=1, metavar="N", help="of the whole set; default: 1")
     parser.add_argument("--seed", type=int, default=0, help="of the order in which methods take turns; default: 0")

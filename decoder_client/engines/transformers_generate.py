@@ -33,6 +33,7 @@ from decoder_client.loop import DecodeTask, DraftLimits, GenerationError, decode
 from decoder_client.retriever_config import check_address
 from decoder_client.sampling import Chooser, GreedyChooser, ProcessedChooser
 from decoder_client.settings import check_setting
+from decoder_client.stats import GenerationStats
 from decoder_client.target_model import TargetModel, find_tokenizer
 
 if TYPE_CHECKING:
@@ -102,6 +103,9 @@ class DraftedGenerate:
 
     Holds the model it was last called for, and the connection to an address. The connection is closed by `close`, for
     another model, or when this object is collected.
+
+    Attributes:
+        stats: what each row of the latest call cost, and what drafts gained.
     """
 
     def __init__(
@@ -121,6 +125,7 @@ class DraftedGenerate:
         self._streamer = streamer
         self._ready: tuple[TargetModel, AnyDrafter] | None = None
         self._disconnect: Callable[[], object] | None = None
+        self.stats: tuple[GenerationStats, ...] = ()
 
     def __call__(
         self,
@@ -154,7 +159,7 @@ class DraftedGenerate:
             )
             for place, row in enumerate(rows)
         ]
-        decode(target, drafter, tasks, self._limits)
+        self.stats = tuple(stats for _, stats in decode(target, drafter, tasks, self._limits))
         if self._streamer is not None:
             self._streamer.end()
         sequences = _together(rows, generation_config, input_ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from decoder_client.evaluation.environment import environment
 from decoder_client.evaluation.measurement import Measurement
@@ -55,7 +56,7 @@ def assemble(
     identity = target.identity()
     return Results(
         kind=kind,
-        model=identity.name,
+        model=Path(identity.name).name,
         weights_fingerprint=identity.weights_fingerprint,
         prompts=tuple(dict.fromkeys(one.answer.prompt for one in measurements)),
         store=store,

@@ -58,7 +58,10 @@ def _sha256(path: Path) -> str:
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise TokenFileError(f"Cannot read the answers in {str(path)!r}: {error}.") from error
+        raise TokenFileError(
+            f"Cannot read the answers in {str(path)!r}: {error}. "
+            "Name the file that holds the datastore's answers: --corpus FILE."
+        ) from error
 
 
 def _are_the_entries(answers: Sequence[Sequence[int]], datastore: Datastore) -> bool:

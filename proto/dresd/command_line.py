@@ -60,7 +60,8 @@ def run_command(
     parser.add_argument("--version", action="version", version=f"{program} {_version()}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in commands.items():
-        command.add_arguments(subparsers.add_parser(name, help=command.help, description=command.help.capitalize()))
+        description = command.help[:1].upper() + command.help[1:]
+        command.add_arguments(subparsers.add_parser(name, help=command.help, description=description))
     try:
         with guarded_streams(), _leaving_when_told_to():
             return _run(parser, commands, failures, sys.argv[1:] if arguments is None else arguments)
