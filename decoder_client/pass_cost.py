@@ -38,15 +38,20 @@ def pass_cost(target: TargetModel, *, folder: Path | None = None) -> CostCurve:
         folder: keeps the curve; the cache folder for None.
     """
     with contextlib.suppress(OSError, ValueError):
-        return CostCurve.from_json(_file(target, folder).read_text(encoding="utf-8"))
+        kept = _file(target, folder)
+        if kept.is_file():
+            return CostCurve.from_json(kept.read_text(encoding="utf-8"))
     curve = measure_pass_cost(target)
     # A curve that cannot be kept is measured again next time.
     with contextlib.suppress(OSError):
         file = _file(target, folder)
         file.parent.mkdir(parents=True, exist_ok=True)
         beside = file.with_name(f".{file.name}.{time.monotonic_ns()}")
-        beside.write_text(curve.to_json(), encoding="utf-8")
-        beside.replace(file)
+        try:
+            beside.write_text(curve.to_json(), encoding="utf-8")
+            beside.replace(file)
+        finally:
+            beside.unlink(missing_ok=True)
     return curve
 
 

@@ -211,7 +211,7 @@ class KeyReducer:
         """
         try:
             tensors = load(data)
-        except SafetensorError as error:
+        except (SafetensorError, ValueError, KeyError, MemoryError) as error:
             raise ReducerError(f"not a reducer: {error}") from error
         try:
             weight, bias = tensors["weight"], tensors["bias"]

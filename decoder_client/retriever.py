@@ -65,7 +65,7 @@ class RetrieverClient:
         self._links: set[RetrieveLink] = set()  # all not closed yet: in use, dialling, given up
         self._handshake: Handshake | None = None
         self._trouble = ""
-        self._complaint, self._complained_s = "", 0.0
+        self._complained_s: dict[str, float] = {}
 
     def connect(self, identity: ModelIdentity) -> Handshake:
         """Shakes hands; from then on the client keeps itself connected until it is closed. Called once.
@@ -264,9 +264,7 @@ class RetrieverClient:
         answer = pending.answer
         if answer is not None and answer.HasField("response"):
             try:
-                return drafts_of(
-                    answer.response, num_queries=pending.request.request.num_queries, vocab_size=vocab_size
-                )
+                return drafts_of(answer.response, pending.request.request, vocab_size=vocab_size)
             except WireError as error:
                 self._recorder.failed()
                 self._failed(link, f"a faulty answer: {error}")
@@ -326,10 +324,10 @@ class RetrieverClient:
     def _complain(self, sentence: str) -> None:
         """Warns, but of the same trouble once a minute: a service at the edge of its deadline fails again and again."""
         now = time.monotonic()
-        repeated = sentence == self._complaint and now < self._complained_s + _SAME_COMPLAINT_S
+        self._complained_s = {said: when for said, when in self._complained_s.items() if now < when + _SAME_COMPLAINT_S}
+        repeated = sentence in self._complained_s
         logger.log(logging.DEBUG if repeated else logging.WARNING, "%s", sentence)
-        if not repeated:
-            self._complaint, self._complained_s = sentence, now
+        self._complained_s.setdefault(sentence, now)
 
     def _dial(self, identity: ModelIdentity, known: Handshake | None) -> tuple[RetrieveLink, Handshake]:
         config = self._config

@@ -64,19 +64,28 @@ def key_recipe_of(message: pb.KeyRecipe) -> KeyRecipe:
     return KeyRecipe(layer=message.layer, norm=message.norm, dims=message.dims, reducer_hash=message.reducer_hash)
 
 
-def drafts_of(response: pb.RetrieveResponse, *, num_queries: int, vocab_size: int) -> list[Draft]:
+def drafts_of(response: pb.RetrieveResponse, request: pb.RetrieveRequest, *, vocab_size: int) -> list[Draft]:
     """The drafts of a response, one a query.
 
+    Args:
+        response: the answer.
+        request: what it answers.
+        vocab_size: of the target.
+
     Raises:
-        WireError: a tree is missing, is not a tree, or has tokens outside the vocabulary.
+        WireError: a tree is missing, is not a tree, is larger than asked for, or has tokens outside the vocabulary.
     """
-    if len(response.trees) != num_queries:
-        raise WireError(f"{len(response.trees)} trees for {num_queries} queries")
-    return [_draft_of(message, vocab_size) for message in response.trees]
+    if len(response.trees) != request.num_queries:
+        raise WireError(f"{len(response.trees)} trees for {request.num_queries} queries")
+    # No depth asked for is as deep as the nodes can reach.
+    max_depth = request.max_depth or request.max_nodes
+    return [_draft_of(message, vocab_size, request.max_nodes, max_depth) for message in response.trees]
 
 
-def _draft_of(message: pb.DraftTree, vocab_size: int) -> Draft:
+def _draft_of(message: pb.DraftTree, vocab_size: int, max_nodes: int, max_depth: int) -> Draft:
     count, sparse = len(message.tokens), message.sparse_masses
+    if count > max_nodes:
+        raise WireError(f"{count} nodes in a tree; {max_nodes} were asked for")
     if not len(message.parents) == len(message.dense_masses) == count or len(sparse) not in (0, count):
         raise WireError(
             f"{count} tokens, {len(message.parents)} parents, {len(message.dense_masses)} and {len(sparse)} masses in "
@@ -96,8 +105,11 @@ def _draft_of(message: pb.DraftTree, vocab_size: int) -> Draft:
         raise WireError("a node comes before its parent in a tree")
     if not (np.isfinite(all_masses).all() and (all_masses >= 0.0).all()):
         raise WireError("a mass in a tree is negative, infinite or NaN")
+    tree = DraftTree(tokens.astype(np.int32), parents.astype(np.int32), masses)
+    if (deepest := int(tree.depths().max(initial=0))) > max_depth:
+        raise WireError(f"a tree is {deepest} deep; {max_depth} were asked for")
     return Draft(
-        tree=DraftTree(tokens.astype(np.int32), parents.astype(np.int32), masses),
+        tree=tree,
         total_masses=totals,
         best_similarity=message.best_similarity,
         longest_match=message.longest_match,

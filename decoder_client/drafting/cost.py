@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+_MOST_TOKENS = 2**31 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
@@ -27,8 +29,8 @@ class CostCurve:
 
     def __post_init__(self) -> None:
         ascending = all(low < high for low, high in zip(self.tokens, self.tokens[1:], strict=False))
-        if len(self.tokens) < 2 or self.tokens[0] != 1 or not ascending:
-            raise ValueError("a cost curve needs numbers of tokens that ascend from 1")
+        if len(self.tokens) < 2 or self.tokens[0] != 1 or not ascending or self.tokens[-1] > _MOST_TOKENS:
+            raise ValueError(f"a cost curve needs numbers of tokens that ascend from 1, to {_MOST_TOKENS} at most")
         if len(self.pass_seconds) != len(self.tokens) or not all(0.0 < time < np.inf for time in self.pass_seconds):
             raise ValueError("a cost curve needs one positive time for each number of tokens")
 

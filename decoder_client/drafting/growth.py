@@ -5,9 +5,11 @@ Knows no model, no service and no budget.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from functools import cache
+from pickle import PickleError
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +18,14 @@ from decoder_client.drafting.acceptance import FoldedModel, fitted_model
 from decoder_client.drafting.drafter import LikelyTokens
 from decoder_client.drafting.evidence import SOURCES, Evidence
 from decoder_client.drafting.fresh import FreshTable
-from decoder_client.drafting.kernel import FROM_TABLES, likeliest_nodes, likeliest_tokens
+from decoder_client.drafting.kernel import FROM_TABLES, forget_machine_code, likeliest_nodes, likeliest_tokens
 from decoder_client.drafting.lookup import TableArrays, table_arrays
 from decoder_client.drafting.retrieved import RetrievedPaths
 from decoder_client.drafting.weights import SourceWeights
 from dresd.draft_tree import ROOT, DraftTree
 from dresd.token_table import TokenTable
+
+logger = logging.getLogger(__name__)
 
 ORIGINS = (*SOURCES, "table")
 """Where a node comes from, by column of a draft tree's masses: the sources, and what the target said of the same tokens
@@ -128,6 +132,16 @@ def grow(evidence: Evidence, known: Knowledge, model: FoldedModel, limits: Growt
 @cache
 def compile_once() -> None:
     """Compiles what drafting calls, or loads it from the cache on disk, so that no answer waits for it."""
+    try:
+        _call_everything()
+    except (OSError, EOFError, ValueError, PickleError, ImportError, AttributeError) as error:
+        # A full disk, or a cache that something has damaged; numba has no exception of its own for them.
+        logger.warning("compiling at every start, because compiled code cannot be kept on disk: %s", error)
+        forget_machine_code()
+        _call_everything()
+
+
+def _call_everything() -> None:
     weights, fresh = SourceWeights(), FreshTable()
     fresh.add(LikelyTokens(np.zeros((1, 2), np.int64), np.zeros((1, 1), np.int64), np.ones((1, 1), np.float32)))
     evidence = Evidence(np.zeros((1, 1), np.int32), np.ones((1, len(SOURCES))), 0, 0)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import heapq
 import math
 
+import numba
 import numpy as np
-from numba import njit
+from numba.core.caching import NullCache
+from numba.core.dispatcher import Dispatcher
 
 MASSES, TOTALS = slice(0, 3), slice(3, 6)
 FRESH, TABLE, MIXTURE, FROM_TABLES, IS_FRESH, IS_PAIR, IS_KNOWN = range(6, 13)
@@ -44,11 +46,23 @@ EMPTY = -(2**63)
 """No token pair: a free place of a hash table."""
 
 _HAIR = 1e-4
+
+
+def njit(function=None, **options):
+    """numba's `njit` with machine code kept on disk, or without where there is no place for it."""
+    if function is None:
+        return lambda decorated: njit(decorated, **options)
+    try:
+        return numba.njit(cache=True, nogil=True, **options)(function)
+    except RuntimeError:
+        return numba.njit(nogil=True, **options)(function)
+
+
 _LANES = 1024
 _MULTIPLIER = 0x9E3779B97F4A7C15 - 2**64
 
 
-@njit(cache=True, nogil=True)
+@njit
 def pair_place(keys, key):
     """The place of `key` in a hash table whose size is a power of two, or the free one where it belongs."""
     mask = len(keys) - 1
@@ -58,7 +72,7 @@ def pair_place(keys, key):
     return at
 
 
-@njit(cache=True, nogil=True, fastmath=True)
+@njit(fastmath=True)
 def _lane_maxima(line, maxima):
     """The greatest number of each lane; lane i holds the numbers i, i + lanes, i + 2 lanes, ..., a vector at a time."""
     lanes = len(maxima)
@@ -70,7 +84,7 @@ def _lane_maxima(line, maxima):
             maxima[lane] = number if number > maxima[lane] else maxima[lane]
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _insert(number, token, best, tokens):
     """Puts a number among the greatest so far, which are falling; it must be greater than the last of them."""
     at = len(best) - 1
@@ -82,7 +96,7 @@ def _insert(number, token, best, tokens):
     tokens[at] = token
 
 
-@njit(cache=True, nogil=True)
+@njit
 def likeliest_tokens(scores, width):
     """The `width` greatest numbers of each row, greatest first, and their share in the row's softmax.
 
@@ -129,7 +143,7 @@ def likeliest_tokens(scores, width):
     return tokens, shares
 
 
-@njit(cache=True, nogil=True)
+@njit
 def tree_paths(tokens, parents, masses):
     """The weighted paths that `merge_paths` would merge into a tree again.
 
@@ -169,7 +183,7 @@ def tree_paths(tokens, parents, masses):
     return paths, weights
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _find(ascending, wanted):
     """Where `wanted` stands in an ascending array, -1 if it does not."""
     low, high = 0, len(ascending)
@@ -182,7 +196,7 @@ def _find(ascending, wanted):
     return low if low < len(ascending) and ascending[low] == wanted else -1
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _child(tokens, count, token):
     """The place of `token` among the first `count`, or `count`."""
     for at in range(count):
@@ -191,7 +205,7 @@ def _child(tokens, count, token):
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit
 def children(paths, masses, members, depth, previous, current, table, fresh, weights):
     """What may follow one node.
 
@@ -276,7 +290,7 @@ def children(paths, masses, members, depth, previous, current, table, fresh, wei
     return tokens[:count], known[:count], owners
 
 
-@njit(cache=True, nogil=True)
+@njit
 def features(child, depth, made):
     """Fills `made` [FEATURES] with what the acceptance model reads of a child [COLUMNS] of a node at `depth`."""
     for source in range(3):
@@ -297,7 +311,7 @@ def features(child, depth, made):
     made[15] = depth / 8.0
 
 
-@njit(cache=True, nogil=True)
+@njit
 def _score(made, model):
     """The acceptance model's score of a child, from its features."""
     hidden, hidden_bias, out, direct, bias = model
@@ -312,7 +326,7 @@ def _score(made, model):
     return min(max(score, -20.0), 20.0)
 
 
-@njit(cache=True, nogil=True)
+@njit
 def likeliest_nodes(
     paths, masses, previous, newest, table, fresh, weights, model, escape, max_depth, max_nodes, floor, vocab_size
 ):
@@ -396,7 +410,7 @@ def likeliest_nodes(
     return tokens[:count], parents[:count], reach[:count], known[:count]
 
 
-@njit(cache=True, nogil=True)
+@njit
 def learn(paths, masses, previous, newest, chosen, table, fresh, logs, rate, step_max):
     """Steps the weights' logarithms up the gradient of the log likelihood of the target's tokens, in place.
 
@@ -435,3 +449,10 @@ def learn(paths, masses, previous, newest, chosen, table, fresh, logs, rate, ste
             return
         members = members[owners == child]
         previous, current = current, token
+
+
+def forget_machine_code() -> None:
+    """Compiles from now on without the disk, whose machine code cannot be read or written."""
+    for compiled in list(globals().values()):
+        if isinstance(compiled, Dispatcher):
+            compiled._cache = NullCache()  # type: ignore[attr-defined]  # numba offers no public way

@@ -210,4 +210,6 @@ class MixtureDrafter:
         if handshake is not self._table_of:
             self._table_of = handshake
             self._table = table_arrays(handshake.token_table if self._config.tables else TokenTable.empty())
-        return handshake.reducer.reduce_torch(states).float().cpu().numpy()
+        keys = handshake.reducer.reduce_torch(states).float().cpu().numpy()
+        # A damaged reducer may overflow; without keys the sequence drafts from its text alone.
+        return keys if np.isfinite(keys).all() else None

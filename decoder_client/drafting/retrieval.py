@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from decoder_client.drafting.gate import Gate
-from decoder_client.drafting.local import LocalIndex
+from decoder_client.drafting.local import MAX_MATCH, LocalIndex
 from decoder_client.drafting.retrieved import RetrievedPaths
 from decoder_client.drafting.retriever import Handshaken, Retriever
 from decoder_client.stats import GenerationStats
@@ -104,6 +104,7 @@ class Retrieval:
             What each got, None without an answer in time; and each one's share of the time in seconds.
         """
         config = self._config
+        width = min(handshake.left_context_length, MAX_MATCH)
         busy_s = 0.0
 
         def work() -> None:
@@ -116,7 +117,7 @@ class Retrieval:
         drafts = self._retriever.retrieve(
             np.array([query.index.key for query in queries], np.float16),
             [query.index.last_two[1] for query in queries],
-            left_contexts=np.stack([query.index.left_context(handshake.left_context_length) for query in queries]),
+            left_contexts=np.stack([query.index.left_context(width) for query in queries]),
             neighbors=config.neighbors,
             sparse_neighbors=config.sparse_neighbors,
             max_nodes=config.nodes,

@@ -45,6 +45,8 @@ def read_token_records(path: Path, *, vocab_size: int, limit: int | None = None)
         TokenFileError: unreadable, malformed (names the line), or without any answer.
     """
     records: list[TokenRecord] = []
+    if path.exists() and not path.is_file():
+        raise TokenFileError(f"{str(path)!r} is not a file. Name a .jsonl file of prompt_ids and response_ids.")
     try:
         with path.open(encoding="utf-8-sig", newline="\n") as lines:
             for number, line in enumerate(lines, start=1):

@@ -114,8 +114,8 @@ def pair_numbers(previous: NDArray[np.integer[Any]], current: NDArray[np.integer
 
 
 def _check(arrays: Mapping[str, NDArray[Any]], vocab_size: int) -> None:
-    u, p = (arrays[names[0]].shape[:1] for names in (UNIGRAM_ARRAYS, PAIR_ARRAYS))
-    shapes = (u, (*u, WIDTH), (*u, WIDTH), (*p, 2), (*p, WIDTH), (*p, WIDTH))
+    u, p = (len(np.atleast_1d(arrays[names[0]])) for names in (UNIGRAM_ARRAYS, PAIR_ARRAYS))
+    shapes = ((u,), (u, WIDTH), (u, WIDTH), (p, 2), (p, WIDTH), (p, WIDTH))
     for name, shape, dtype in zip((*UNIGRAM_ARRAYS, *PAIR_ARRAYS), shapes, _DTYPES, strict=True):
         array = arrays[name]
         if array.shape != shape or array.dtype != dtype:

@@ -64,6 +64,7 @@ NO_CURVES = {
     "tokens: not from 1": '{"tokens": [2, 3], "pass_seconds": [1.0, 2.0]}',
     "tokens: not ascending": '{"tokens": [1, 3, 2], "pass_seconds": [1.0, 2.0, 3.0]}',
     "tokens: repeated": '{"tokens": [1, 1], "pass_seconds": [1.0, 2.0]}',
+    "tokens: too large a number": '{"tokens": [1, 1' + "0" * 400 + '], "pass_seconds": [1.0, 2.0]}',
     "tokens: infinite": '{"tokens": [1, Infinity], "pass_seconds": [1.0, 2.0]}',
     "tokens: NaN": '{"tokens": [1, NaN], "pass_seconds": [1.0, 2.0]}',
     "times: a text": '{"tokens": [1, 2], "pass_seconds": "12"}',

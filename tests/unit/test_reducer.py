@@ -141,3 +141,6 @@ def test_bytes_that_are_no_reducer_are_refused() -> None:
         KeyReducer.from_bytes(b"nonsense")
     with pytest.raises(ReducerError, match="bias"):
         KeyReducer.from_bytes(good.replace(b'"bias"', b'"bios"'))
+    for number_format in (b"BF16", b"F8_E4M3"):  # numpy has no such numbers
+        with pytest.raises(ReducerError, match="not a reducer"):
+            KeyReducer.from_bytes(good.replace(b'"F32"', b'"' + number_format + b'"'))

@@ -52,19 +52,30 @@ def replace(name: str, change: Callable[[NDArray], NDArray]) -> Callable[[Arrays
 
 
 @pytest.mark.parametrize("name", [*UNIGRAM_ARRAYS, *PAIR_ARRAYS])
-@pytest.mark.parametrize("kind", ["missing", "longer", "another type", "flat", "too great", "too small"])
+@pytest.mark.parametrize("kind", ["missing", "longer", "another type", "flat", "one number", "too great", "too small"])
 def test_a_malformed_array_is_refused_by_name(name: str, kind: str):
     spoil = {
         "missing": lambda arrays: arrays.pop(name),
         "longer": replace(name, lambda array: np.concatenate([array, array])),
         "another type": replace(name, lambda array: array.astype(np.float32)),
         "flat": replace(name, lambda array: array[None]),
+        "one number": lambda arrays: arrays.__setitem__(name, np.array(arrays[name].ravel()[0])),
         "too great": put(name, VOCAB),
         "too small": put(name, -2),
     }[kind]
     arrays = good_arrays()
     spoil(arrays)
     with pytest.raises(TokenTableError, match="token table"):
+        TokenTable.from_bytes(save(arrays), VOCAB)
+
+
+@pytest.mark.parametrize("names", [UNIGRAM_ARRAYS, PAIR_ARRAYS])
+def test_a_table_without_rows_to_count_is_refused(names: tuple[str, ...]):
+    arrays = good_arrays()
+    for name in names:
+        arrays[name] = np.ascontiguousarray(arrays[name][0])
+    arrays[names[0]] = np.array(arrays[names[0]].ravel()[0])
+    with pytest.raises(TokenTableError, match="malformed"):
         TokenTable.from_bytes(save(arrays), VOCAB)
 
 

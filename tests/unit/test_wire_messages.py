@@ -16,6 +16,10 @@ from retriever_service.serving.messages import response_message
 VOCAB = 40
 
 
+def asked(queries: int, *, max_nodes: int = 20, max_depth: int = 0) -> pb.RetrieveRequest:
+    return pb.RetrieveRequest(num_queries=queries, max_nodes=max_nodes, max_depth=max_depth)
+
+
 @st.composite
 def batches(draw: st.DrawFn) -> DraftBatch:
     queries = draw(st.integers(1, 4))
@@ -36,7 +40,7 @@ def batches(draw: st.DrawFn) -> DraftBatch:
 @given(batches())
 def test_drafts_survive_the_wire(batch: DraftBatch):
     message = pb.RetrieveResponse.FromString(response_message("build", batch, 3e-6).SerializeToString())
-    drafts = drafts_of(message, num_queries=len(batch.trees), vocab_size=VOCAB)
+    drafts = drafts_of(message, asked(len(batch.trees)), vocab_size=VOCAB)
     assert (message.timing.queue_us, message.timing.search_us, message.timing.merge_us) == (3, 7, 8)
     for query, draft in enumerate(drafts):
         tree = batch.trees[query]
@@ -53,7 +57,7 @@ def test_drafts_survive_the_wire(batch: DraftBatch):
 def test_an_answer_without_sparse_masses_has_none():
     tree = good_tree()
     tree.ClearField("sparse_masses")
-    (draft,) = drafts_of(pb.RetrieveResponse(trees=[tree]), num_queries=1, vocab_size=VOCAB)
+    (draft,) = drafts_of(pb.RetrieveResponse(trees=[tree]), asked(1), vocab_size=VOCAB)
     assert draft.tree.masses.tolist() == [[3, 0], [1, 0], [1, 0]]
 
 
@@ -93,18 +97,25 @@ def good_tree() -> pb.DraftTree:
 )
 def test_what_is_no_tree_is_refused(spoil: Callable[[pb.DraftTree], None], says: str):
     tree = good_tree()
-    assert len(drafts_of(pb.RetrieveResponse(trees=[tree]), num_queries=1, vocab_size=VOCAB)[0].tree) == 3
+    assert len(drafts_of(pb.RetrieveResponse(trees=[tree]), asked(1), vocab_size=VOCAB)[0].tree) == 3
     spoil(tree)
     with pytest.raises(WireError, match=says):
-        drafts_of(pb.RetrieveResponse(trees=[tree]), num_queries=1, vocab_size=VOCAB)
+        drafts_of(pb.RetrieveResponse(trees=[tree]), asked(1), vocab_size=VOCAB)
 
 
 def test_a_missing_tree_is_refused():
     with pytest.raises(WireError, match="1 trees for 2 queries"):
-        drafts_of(pb.RetrieveResponse(trees=[good_tree()]), num_queries=2, vocab_size=VOCAB)
+        drafts_of(pb.RetrieveResponse(trees=[good_tree()]), asked(2), vocab_size=VOCAB)
+
+
+@pytest.mark.parametrize("limits", [{"max_nodes": 2}, {"max_depth": 1}])
+def test_a_tree_larger_than_asked_for_is_refused(limits: dict[str, int]):
+    """It would cost memory and time that nobody wants to spend."""
+    with pytest.raises(WireError, match="asked for"):
+        drafts_of(pb.RetrieveResponse(trees=[good_tree()]), asked(1, **limits), vocab_size=VOCAB)
 
 
 def test_an_empty_tree_is_a_draft_of_nothing():
-    (draft,) = drafts_of(pb.RetrieveResponse(trees=[pb.DraftTree()]), num_queries=1, vocab_size=VOCAB)
+    (draft,) = drafts_of(pb.RetrieveResponse(trees=[pb.DraftTree()]), asked(1), vocab_size=VOCAB)
     assert len(draft.tree) == 0
     assert draft.tree.masses.shape == DraftTree.empty(2).masses.shape
