@@ -55,7 +55,8 @@ def _prompt_row(cells: Sequence[str]) -> str:
 def method_table(results: Results) -> str:
     """All methods, over all prompts; a column that nobody has a number for is left out."""
     measured = results.kind == BENCH
-    header = ["method", "identical output", "tokens per forward", "accepted a step", "drafted a step", "coverage"]
+    header = ["method", "identical output", "tokens per forward", "acceptance rate"]
+    header += ["accepted a step", "drafted a step", "coverage"]
     header += [
         "draft ms a step",
         "retrieval ms",
@@ -92,6 +93,7 @@ def _row(one: MethodResult, *, timed: bool) -> list[str]:
         one.label,
         identical,
         _with_interval(one.tokens_per_forward),
+        f"{one.acceptance_rate.value:.0%}",
         f"{one.mean_accepted.value:.2f}",
         f"{one.mean_drafted.value:.1f}",
         f"{one.coverage.value:.0%}",

@@ -125,7 +125,10 @@ class ServerProcess:
     def ready(self) -> str:
         """Waits for the line that says so; the address in it."""
         line = self.process.stdout.readline()
-        assert line.startswith("dresd-retriever ready on "), line + self.process.stderr.read()
+        # gRPC in the test's own process may log while it is forked, into the pipes of the process to be.
+        while line and not line.startswith("dresd-retriever ready on "):
+            line = self.process.stdout.readline()
+        assert line, self.process.stderr.read()
         return line.rsplit(" ", 1)[1].strip()
 
     def finish(self) -> tuple[int, str, str]:
