@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from decoder_client.drafting.drafter import LikelyTokens
-from decoder_client.drafting.kernel import likeliest_tokens
+from decoder_client.drafting.likeliest import likeliest_tokens
 from dresd.draft_tree import DraftTree
 
 WIDTH = 8

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from decoder_client.commands.options import at_least, between, retriever_address
+from decoder_client.commands.options import add_deadline, at_least, between, retriever_address
 from decoder_client.errors import DecoderError
 
 if TYPE_CHECKING:
@@ -50,13 +50,7 @@ def add_options(parser: argparse.ArgumentParser, *, methods: str, nodes: str) ->
         metavar="HOST:PORT",
         help="the service that dense and dresd ask; default: they search --datastore in this process",
     )
-    parser.add_argument(
-        "--deadline-ms",
-        type=at_least(float, 0.1),
-        default=50.0,
-        metavar="MS",
-        help="longest wait for the service's drafts; default: 50",
-    )
+    add_deadline(parser)
     parser.add_argument("--datastore", type=Path, metavar="DIR", help="the store that all methods draft from")
     parser.add_argument(
         "--corpus",

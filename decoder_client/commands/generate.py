@@ -8,7 +8,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from decoder_client.commands.options import at_least, retriever_address, setting, stop_string
+from decoder_client.commands.options import add_deadline, at_least, retriever_address, setting, stop_string
 
 if TYPE_CHECKING:
     from decoder_client.generation import Generation, SpeculativeDecoder
@@ -51,13 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="draft nodes a step, at most 1024; 0 decodes plainly; default: as many as pay for themselves here",
     )
-    parser.add_argument(
-        "--deadline-ms",
-        type=at_least(float, 0.1),
-        default=50.0,
-        metavar="MS",
-        help="longest wait for a draft; default: 50",
-    )
+    add_deadline(parser)
     parser.add_argument(
         "--dtype",
         choices=["auto", "float32", "bfloat16", "float16"],

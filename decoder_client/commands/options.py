@@ -13,6 +13,17 @@ from decoder_client.settings import SETTINGS, check_stops
 Number = TypeVar("Number", int, float)
 
 
+def add_deadline(parser: argparse.ArgumentParser) -> None:
+    """Declares --deadline-ms."""
+    parser.add_argument(
+        "--deadline-ms",
+        type=at_least(float, 0.1),
+        default=50.0,
+        metavar="MS",
+        help="longest wait for the service's drafts; default: 50",
+    )
+
+
 def setting(name: str) -> Callable[[str], float]:
     """A setting of a decode, with the bounds it has everywhere."""
 

@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoder_client.drafting.acceptance import FoldedModel, fitted_model
+from decoder_client.drafting.compiled import forget_machine_code
 from decoder_client.drafting.drafter import LikelyTokens
 from decoder_client.drafting.evidence import SOURCES, Evidence
 from decoder_client.drafting.fresh import FreshTable
-from decoder_client.drafting.kernel import FROM_TABLES, forget_machine_code, likeliest_nodes, likeliest_tokens
+from decoder_client.drafting.kernel import FROM_TABLES, likeliest_nodes
+from decoder_client.drafting.likeliest import likeliest_tokens
 from decoder_client.drafting.lookup import TableArrays, table_arrays
 from decoder_client.drafting.retrieved import RetrievedPaths
 from decoder_client.drafting.weights import SourceWeights

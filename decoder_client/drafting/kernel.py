@@ -1,8 +1,8 @@
 """The inner loops of drafting, compiled: what may follow a node, how likely it is, and the likeliest nodes of a tree.
 
-Compiled by numba because a draft costs a few dozen small steps a node, each of which is an array call in numpy; the
-machine code is cached on disk. Functions take arrays only and allocate what they return. They know no objects; what the
-arrays mean is said in `acceptance`, `weights`, `fresh` and `lookup`.
+Compiled because a draft costs a few dozen small steps a node, each of which is an array call in numpy. Functions take
+arrays only and allocate what they return. They know no objects; what arrays mean is said in `acceptance`, `weights`,
+`fresh` and `lookup`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 import heapq
 import math
 
-import numba
 import numpy as np
-from numba.core.caching import NullCache
-from numba.core.dispatcher import Dispatcher
+
+from decoder_client.drafting.compiled import njit
 
 MASSES, TOTALS = slice(0, 3), slice(3, 6)
 FRESH, TABLE, MIXTURE, FROM_TABLES, IS_FRESH, IS_PAIR, IS_KNOWN = range(6, 13)
@@ -48,17 +47,6 @@ EMPTY = -(2**63)
 _HAIR = 1e-4
 
 
-def njit(function=None, **options):
-    """numba's `njit` with machine code kept on disk, or without where there is no place for it."""
-    if function is None:
-        return lambda decorated: njit(decorated, **options)
-    try:
-        return numba.njit(cache=True, nogil=True, **options)(function)
-    except RuntimeError:
-        return numba.njit(nogil=True, **options)(function)
-
-
-_LANES = 1024
 _MULTIPLIER = 0x9E3779B97F4A7C15 - 2**64
 
 
@@ -70,117 +58,6 @@ def pair_place(keys, key):
     while keys[at] != key and keys[at] != EMPTY:
         at = (at + 1) & mask
     return at
-
-
-@njit(fastmath=True)
-def _lane_maxima(line, maxima):
-    """The greatest number of each lane; lane i holds the numbers i, i + lanes, i + 2 lanes, ..., a vector at a time."""
-    lanes = len(maxima)
-    for lane in range(lanes):
-        maxima[lane] = line[lane]
-    for begin in range(lanes, len(line), lanes):
-        for lane in range(min(lanes, len(line) - begin)):
-            number = line[begin + lane]
-            maxima[lane] = number if number > maxima[lane] else maxima[lane]
-
-
-@njit
-def _insert(number, token, best, tokens):
-    """Puts a number among the greatest so far, which are falling; it must be greater than the last of them."""
-    at = len(best) - 1
-    while at > 0 and best[at - 1] < number:
-        best[at] = best[at - 1]
-        tokens[at] = tokens[at - 1]
-        at -= 1
-    best[at] = number
-    tokens[at] = token
-
-
-@njit
-def likeliest_tokens(scores, width):
-    """The `width` greatest numbers of each row, greatest first, and their share in the row's softmax.
-
-    One thread, because on few cores a parallel reduction would wait for a core that the service computes on, and one
-    pass over the row, by vector instructions. Beside the greatest numbers only the greatest of each lane count in the
-    softmax's sum, so shares are too high, by a few per cent at most where they are spread over very many tokens.
-
-    Args:
-        scores: float32 [rows, n] with n >= width.
-        width: at least 1.
-
-    Returns:
-        tokens: int64 [rows, width].
-        shares: float32 [rows, width].
-    """
-    rows, count = scores.shape
-    tokens = np.zeros((rows, width), np.int64)
-    shares = np.empty((rows, width), np.float32)
-    best = np.empty(width, np.float32)
-    maxima = np.empty(min(_LANES, count), np.float32)
-    places = np.empty(width, np.int64)
-    for row in range(rows):
-        line = scores[row]
-        _lane_maxima(line, maxima)
-        best[:] = -np.inf
-        for lane in range(len(maxima)):
-            if maxima[lane] > best[width - 1]:
-                _insert(maxima[lane], lane, best, places)
-        # A lane whose maximum is below all these holds none of the greatest numbers.
-        greatest, bound = best[0], best[width - 1]
-        best[:] = -np.inf
-        whole = 0.0
-        for lane in range(len(maxima)):
-            if maxima[lane] < bound:
-                whole += math.exp(maxima[lane] - greatest)
-                continue
-            for token in range(lane, count, len(maxima)):
-                if line[token] > best[width - 1]:
-                    _insert(line[token], token, best, tokens[row])
-        for place in range(width):
-            whole += math.exp(best[place] - greatest)
-        for place in range(width):
-            shares[row, place] = math.exp(best[place] - greatest) / whole
-    return tokens, shares
-
-
-@njit
-def tree_paths(tokens, parents, masses):
-    """The weighted paths that `merge_paths` would merge into a tree again.
-
-    Args:
-        tokens: int32 [n].
-        parents: int32 [n], -1 for depth 1.
-        masses: float64 [n, sources].
-
-    Returns:
-        paths: int32 [m, depth], -1 from the end on.
-        weights: float64 [m, sources].
-    """
-    count, sources = masses.shape
-    rest = masses.copy()
-    depths = np.ones(count, np.int64)
-    is_end = np.ones(count, np.bool_)
-    for node in range(count):
-        parent = parents[node]
-        if parent >= 0:
-            depths[node] = depths[parent] + 1
-            is_end[parent] = False
-            for source in range(sources):
-                rest[parent, source] -= masses[node, source]
-    for node in range(count):
-        for source in range(sources):
-            rest[node, source] = max(rest[node, source], 0.0)
-            is_end[node] |= rest[node, source] > 0.0
-    ends = np.flatnonzero(is_end)
-    paths = np.full((len(ends), depths.max() if count else 0), -1, np.int32)
-    weights = np.empty((len(ends), sources))
-    for path in range(len(ends)):
-        node = ends[path]
-        weights[path] = rest[node]
-        while node >= 0:
-            paths[path, depths[node] - 1] = tokens[node]
-            node = parents[node]
-    return paths, weights
 
 
 @njit
@@ -449,10 +326,3 @@ def learn(paths, masses, previous, newest, chosen, table, fresh, logs, rate, ste
             return
         members = members[owners == child]
         previous, current = current, token
-
-
-def forget_machine_code() -> None:
-    """Compiles from now on without the disk, whose machine code cannot be read or written."""
-    for compiled in list(globals().values()):
-        if isinstance(compiled, Dispatcher):
-            compiled._cache = NullCache()  # type: ignore[attr-defined]  # numba offers no public way

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from decoder_client.drafting.kernel import tree_paths
+from decoder_client.drafting.tree_paths import tree_paths
 from dresd.draft_tree import DraftTree
 
 

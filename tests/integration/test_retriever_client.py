@@ -24,6 +24,7 @@ from dresd.identity import ModelIdentity
 from retriever_service.datastore import Datastore
 from retriever_service.serving.server import Limits, ServeConfig, open_datastore
 from tests.support.datastore import BuiltDatastore
+from tests.support.retriever import client_of
 from tests.support.serving import (
     IDENTITY,
     PATIENCE_S,
@@ -36,8 +37,6 @@ from tests.support.serving import (
     serving,
 )
 
-PATIENT = {"deadline_ms": PATIENCE_S * 1e3, "connect_timeout_s": PATIENCE_S, "retry_base_s": 0.01, "retry_max_s": 0.05}
-
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltDatastore:
@@ -48,10 +47,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltDatastore:
 def server(built: BuiltDatastore) -> Iterator[ServerThread]:
     with serving(local_config(built.path, limits=Limits(max_queries=4, max_neighbors=30, max_nodes=20))) as server:
         yield server
-
-
-def client_of(address: str, **changes: object) -> RetrieverClient:
-    return RetrieverClient(RetrieverConfig(address, **{**PATIENT, **changes}))  # type: ignore[arg-type]
 
 
 def ask(client: RetrieverClient, built: BuiltDatastore, count: int = 1, **changes: object) -> list[Draft] | None:
@@ -333,35 +328,6 @@ def test_closing_wakes_a_call_that_waits(built: BuiltDatastore):
         waiting.join(PATIENCE_S / 2)
         assert not waiting.is_alive()
         gated.gate.set()
-
-
-@pytest.mark.parametrize(
-    "changes", [{"weights_fingerprint": "ff" * 32}, {"tokenizer_hash": "ff" * 32}, {"hidden_size": 13}]
-)
-def test_a_connected_client_is_for_its_model_only(server: ServerThread, changes: dict[str, object]):
-    other = dataclasses.replace(IDENTITY, name="other", **changes)  # type: ignore[arg-type]
-    with client_of(server.address) as client:
-        with pytest.raises(RetrieverError, match="not connected"):
-            client.check_identity(IDENTITY)
-        client.connect(IDENTITY)
-        client.check_identity(dataclasses.replace(IDENTITY, name="a copy"))
-        with pytest.raises(RetrieverMismatchError, match=f"{next(iter(changes))}: .*client of its own"):
-            client.check_identity(other)
-
-
-def test_a_connected_client_that_takes_other_weights_takes_them_of_any_decoder(server: ServerThread):
-    with client_of(server.address, require_same_weights=False) as client:
-        client.connect(IDENTITY)
-        client.check_identity(dataclasses.replace(IDENTITY, weights_fingerprint="ff" * 32))
-
-
-def test_a_refusal_for_the_weights_alone_says_what_may_be_done(server: ServerThread):
-    with client_of(server.address) as client:
-        with pytest.raises(RetrieverMismatchError, match=r"float16 copy.*require_same_weights=False"):
-            client.connect(dataclasses.replace(IDENTITY, weights_fingerprint="ff" * 32))
-        with pytest.raises(RetrieverMismatchError) as refused:
-            client.connect(dataclasses.replace(IDENTITY, weights_fingerprint="ff" * 32, hidden_size=13))
-    assert "float16" not in str(refused.value)
 
 
 def test_a_service_that_is_still_loading_is_told_from_none(built: BuiltDatastore, caplog: pytest.LogCaptureFixture):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from decoder_client.drafting.drafter import DraftRequest, Outcome
-from decoder_client.drafting.kernel import tree_paths
+from decoder_client.drafting.tree_paths import tree_paths
 from decoder_client.reducer import KeyReducer, ReducerFit
 from dresd.draft_tree import PAD, ROOT, DraftTree, merge_paths
 from dresd.token_table import WIDTH, TokenTable

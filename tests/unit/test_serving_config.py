@@ -25,7 +25,7 @@ def test_addresses_split(listen: str, parts: tuple[str, int]):
     [
         "", "localhost", "50051", "host:", "host:x", "host:65536", "host:-1", "::1:80", "host:\N{SUPERSCRIPT TWO}",
         "host:" + "1" * 5_000, "a b:1", "/a:1", "a\0:1", "a\n:1", "é:1", "\udcff:1", "a/b:1", "user@a:1", "[]:1",
-        "[:1", "unix:/tmp/x:1", "x" * 300 + ":1", "x" * 100_000, "[" + "1" * 300 + "]:1", " host:1", "host:1 ",
+        "[:1", "unix:/run/x:1", "x" * 300 + ":1", "x" * 100_000, "[" + "1" * 300 + "]:1", " host:1", "host:1 ",
         "host:1\n",
     ],
 )  # fmt: skip
