@@ -12,6 +12,7 @@ import logging
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -74,16 +75,20 @@ class RunningServer:
         self.port = port
 
     async def stop(self, grace_s: float) -> None:
-        """Turns health to NOT_SERVING, lets running requests finish for up to `grace_s` seconds, and stops."""
+        """Turns health to NOT_SERVING, lets running requests finish for up to `grace_s` seconds, and stops.
+
+        Called once. New requests are refused by the service from the start on.
+        """
+        deadline = time.monotonic() + grace_s
         await self._health.enter_graceful_shutdown()
         self._service.drain()
-        stopping = asyncio.create_task(self._server.stop(grace_s))
         idle = asyncio.create_task(self._service.idle())
         await asyncio.wait({idle}, timeout=grace_s)
         idle.cancel()
         # Watchers of health never end by themselves, so they are not worth the rest of the grace period.
-        await self._server.stop(min(grace_s, _LAST_WORDS_S))
-        await stopping
+        # gRPC's server is stopped once: two `stop`s at a time may free it under each other and crash the process.
+        last_words = min(deadline - time.monotonic(), _LAST_WORDS_S)
+        await self._server.stop(last_words if last_words > 0 else None)
         self._pool.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -80,7 +81,7 @@ def test_while_it_loads_it_is_there_but_not_serving(built: BuiltDatastore):
     thread.close()
 
 
-def failed_start(config: ServeConfig, *opener: object) -> BaseException:
+def failed_start(config: ServeConfig, *opener: Callable[[ServeConfig], Datastore]) -> BaseException:
     thread = ServerThread(config, *opener, loaded=False)
     error = thread.starting.exception(PATIENCE_S)
     thread.close()
@@ -125,6 +126,14 @@ def test_an_unknown_partition_is_an_error(built: BuiltDatastore):
 
 def test_a_folder_without_a_datastore_is_an_error(tmp_path: Path):
     assert isinstance(failed_start(local_config(tmp_path)), DatastoreError)
+
+
+def test_many_starts_that_fail_leave_the_process_alive():
+    def broken(_: ServeConfig) -> Datastore:
+        raise DatastoreError("it is broken")
+
+    for _ in range(500):
+        assert isinstance(failed_start(local_config(Path("absent")), broken), DatastoreError)
 
 
 def test_stopping_finishes_what_runs_and_refuses_what_comes(built: BuiltDatastore):
