@@ -10,6 +10,7 @@ This module knows arrays only: no messages, no models, no indexes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,3 +127,34 @@ def merge_paths(
         place[kept] = np.arange(len(kept), dtype=np.int32)
         trees.append(DraftTree(node_tokens[kept], place[node_parents[kept]], masses[kept]))
     return trees
+
+
+def merge_trees(trees: Sequence[DraftTree], max_nodes: int) -> DraftTree:
+    """The tree of all paths of several trees: equal nodes are one, whose masses are the sum of theirs.
+
+    Args:
+        trees: at least one, all of as many sources.
+        max_nodes: nodes kept, as in `merge_paths`. A node that one of the trees had lost to pruning lacks that mass.
+    """
+    parts = [_paths_of(tree) for tree in trees]
+    depth = max(paths.shape[1] for paths, _ in parts)
+    paths = np.full((sum(len(paths) for paths, _ in parts), depth), PAD, np.int32)
+    row = 0
+    for part, _ in parts:
+        paths[row : row + len(part), : part.shape[1]] = part
+        row += len(part)
+    weights = np.concatenate([weights for _, weights in parts])
+    return merge_paths(np.zeros(len(paths), np.int64), paths, weights, num_queries=1, max_nodes=max_nodes)[0]
+
+
+def _paths_of(tree: DraftTree) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """A path to every node (int32 [n, depth]), weighted with what ends there (float64 [n, sources])."""
+    depths = tree.depths()
+    paths = np.full((len(tree), int(depths.max(initial=0))), PAD, np.int32)
+    ends = tree.masses.copy()
+    for node, parent in enumerate(tree.parents.tolist()):
+        if parent != ROOT:
+            paths[node] = paths[parent]
+            ends[parent] -= tree.masses[node]
+        paths[node, depths[node] - 1] = tree.tokens[node]
+    return paths, np.maximum(ends, 0.0)  # a parent's mass may be less than its children's by rounding

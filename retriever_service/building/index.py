@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from decoder_client.reducer import KeyReducer, ReducerError, ReducerFit
+from dresd.routing import RoutingTable
 from retriever_service.building.embedded import EmbeddedBlock, block_path
 from retriever_service.building.entries import EntryTokens, entry_tokens
 from retriever_service.building.errors import BuildError
@@ -16,11 +17,11 @@ from retriever_service.building.plan import Block
 from retriever_service.building.spool import DocumentSpool
 from retriever_service.datastore import (
     EntryBatch,
-    RoutingTable,
     SegmentRecord,
     TokenTableBuilder,
     save_token_table,
     segment_directory,
+    split_entries,
     write_partition,
 )
 
@@ -78,7 +79,7 @@ class Indexer:
         chosen = []
         for block, tokens in self._entries():
             ordinals = block.first_entry + np.arange(len(tokens.next_tokens))
-            rows = np.flatnonzero(routing.split(tokens.next_tokens, ordinals) == partition)
+            rows = np.flatnonzero(split_entries(routing, tokens.next_tokens, ordinals) == partition)
             keys = EmbeddedBlock.load(block_path(self.embedded, block)).vectors[rows].astype(np.float32)
             chosen.append(
                 EntryBatch(keys, tokens.next_tokens[rows], tokens.continuations[rows], tokens.left_contexts[rows])

@@ -40,8 +40,9 @@ from retriever_service.datastore import (
     FileRecord,
     Manifest,
     PartitionRecord,
-    RoutingTable,
     SegmentRecord,
+    assign_tokens,
+    save_routing,
     token_dtype,
     write_manifest,
 )
@@ -209,8 +210,8 @@ class _Stages:
         datastore = self._datastore.resolve()
         (datastore / REDUCER_FILE).write_bytes(reducer.to_bytes())
 
-        routing = RoutingTable.assign(documents.token_counts(identity.vocab_size), config.partitions)
-        routing.save(datastore / ROUTING_FILE)
+        routing = assign_tokens(documents.token_counts(identity.vocab_size), config.partitions)
+        save_routing(routing, datastore / ROUTING_FILE)
         entries = int(documents.entries.sum())
         indexer = Indexer(self._scratch / "documents", embedded, plan.blocks, entries, config.continuation_length)
         write = partial(

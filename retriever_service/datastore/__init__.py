@@ -24,7 +24,7 @@ from retriever_service.datastore.manifest import (
     write_manifest,
 )
 from retriever_service.datastore.results import DraftBatch, Neighbors, StoredEntries
-from retriever_service.datastore.routing import RoutingTable
+from retriever_service.datastore.routing import assign_tokens, save_routing, split_entries
 from retriever_service.datastore.store import Datastore
 from retriever_service.datastore.token_table import TokenTableBuilder, save_token_table
 from retriever_service.datastore.tokens import token_dtype
@@ -52,18 +52,20 @@ __all__ = [
     "Neighbors",
     "PartitionInspection",
     "PartitionRecord",
-    "RoutingTable",
     "SegmentRecord",
     "StoredEntries",
     "TokenSkew",
     "TokenTableBuilder",
     "TokenWeight",
     "VerificationReport",
+    "assign_tokens",
     "inspect",
     "manifest_checksum",
     "read_manifest",
+    "save_routing",
     "save_token_table",
     "segment_directory",
+    "split_entries",
     "token_dtype",
     "verify",
     "write_manifest",

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dresd.draft_tree import PAD, merge_paths
+from dresd.routing import RoutingTable
 from retriever_service.datastore.errors import DatastoreError
 from retriever_service.datastore.files import REBUILD_HINT, read_bytes
 from retriever_service.datastore.manifest import (
@@ -26,7 +27,7 @@ from retriever_service.datastore.manifest import (
 )
 from retriever_service.datastore.reducer_file import read_reducer
 from retriever_service.datastore.results import DraftBatch, Neighbors, StoredEntries
-from retriever_service.datastore.routing import RoutingTable
+from retriever_service.datastore.routing import load_routing
 from retriever_service.datastore.segment import Segment, check_file
 from retriever_service.datastore.token_table import parse_token_table
 from retriever_service.echo import echoed
@@ -115,7 +116,7 @@ class Datastore:
             )
         for name, file in manifest.files.items():
             check_file(path / name, file, checksum=verify_checksums)
-        routing = RoutingTable.load(path / ROUTING_FILE)
+        routing = load_routing(path / ROUTING_FILE)
         if routing.num_partitions != len(manifest.partitions):
             raise DatastoreError(f"{path / ROUTING_FILE} is of another number of partitions.", REBUILD_HINT)
         reducer_bytes = read_reducer(path / REDUCER_FILE, manifest)
@@ -168,6 +169,7 @@ class Datastore:
         left_contexts: NDArray[np.int32] | None = None,
         sparse_neighbors: int = 0,
         match_temperature: float = 3.3,
+        partitions: Collection[int] | None = None,
     ) -> DraftBatch:
         """Merges the continuations of each query's neighbours, dense and sparse, into a draft tree.
 
@@ -186,6 +188,7 @@ class Datastore:
                 for none; may be None without sparse neighbours.
             sparse_neighbors: longest matches of the left context looked up for each query, 0 for none.
             match_temperature: above 0; not looked at without sparse neighbours.
+            partitions: those searched, and counted as asked; None for all that the queries concern.
 
         Raises:
             ValueError: for shapes or numbers that break this contract, or neither kind of neighbour asked for.
@@ -204,7 +207,7 @@ class Datastore:
         if sparse_neighbors > 0 and left_contexts.shape[1] == 0:
             raise ValueError("sparse neighbours are found by left_contexts; give at least one token of them")
         begun = time.perf_counter_ns()
-        concerned = self._concerned(next_tokens)
+        concerned = self._concerned(next_tokens, partitions)
         near = self._search(keys, concerned, neighbors, nprobe)
         matched, lengths = self._match(left_contexts, concerned, sparse_neighbors)
         searched = time.perf_counter_ns()
@@ -259,9 +262,11 @@ class Datastore:
         if keys.ndim != 2 or keys.shape[1] != dims or next_tokens.shape != keys.shape[:1]:
             raise ValueError(f"keys must be [B, {dims}] and next_tokens [B], not {keys.shape} and {next_tokens.shape}")
 
-    def _concerned(self, next_tokens: NDArray[np.int64]) -> _Concerned:
+    def _concerned(self, next_tokens: NDArray[np.int64], wanted: Collection[int] | None = None) -> _Concerned:
         queries, partitions = self.routing.lookup(next_tokens)
         asked = np.unique(partitions).tolist()
+        if wanted is not None:
+            asked = [partition for partition in asked if partition in wanted]
         answered = [partition for partition in asked if partition in self.segments]
         segments = []
         for partition in answered:

@@ -203,6 +203,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
                 temperature=queries.temperature,
                 match_temperature=queries.match_temperature,
                 nprobe=queries.nprobe,
+                partitions=queries.partitions,
             )
 
         try:
@@ -218,6 +219,12 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         except (DatastoreError, RuntimeError, ValueError, LookupError, OSError, MemoryError) as error:
             logger.exception("a search failed")
             raise RefusedError(grpc.StatusCode.INTERNAL, f"the search failed: {echoed(error)}") from error
+        if request.require_full_coverage and batch.partitions_answered < batch.partitions_asked:
+            raise RefusedError(
+                grpc.StatusCode.UNAVAILABLE,
+                f"require_full_coverage: {batch.partitions_answered} of the {batch.partitions_asked} partitions asked "
+                "answered; ask again later, or for a partial answer",
+            )
         return response_message(loaded.served.build_id, batch, waited)
 
     def _ready(self) -> _Loaded:

@@ -70,6 +70,7 @@ class Queries:
         max_depth: 1 to the continuation length.
         temperature, match_temperature: finite and greater than 0 where neighbours of their kind are asked for.
         nprobe: 0 is the datastore's own setting.
+        partitions: those to search; None is all that the queries concern.
     """
 
     keys: NDArray[np.float32]
@@ -82,6 +83,7 @@ class Queries:
     temperature: float
     match_temperature: float
     nprobe: int
+    partitions: frozenset[int] | None
 
 
 def check(request: pb.RetrieveRequest, served: Served) -> Queries:
@@ -122,6 +124,7 @@ def check(request: pb.RetrieveRequest, served: Served) -> Queries:
         temperature=request.similarity_temperature,
         match_temperature=request.match_temperature,
         nprobe=request.nprobe,
+        partitions=frozenset(request.partitions) or None,
     )
 
 

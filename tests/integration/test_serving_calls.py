@@ -157,3 +157,32 @@ def test_health_and_reflection(channel: grpc.Channel):
     (answer,) = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(ask)
     names = {service.name for service in answer.list_services_response.service}
     assert {"dresd.v1.Retriever", "grpc.health.v1.Health"} <= names
+
+
+def test_a_request_may_name_the_partitions_to_search(built: BuiltDatastore, channel: grpc.Channel):
+    keys, tokens = some(built, 8)
+    stub = pb_grpc.RetrieverStub(channel)
+    whole = stub.Retrieve(request_for(keys, tokens))
+    parts = [stub.Retrieve(request_for(keys, tokens, partitions=[number])) for number in range(3)]
+    assert sum(part.coverage.partitions_asked for part in parts) == whole.coverage.partitions_asked
+    assert all(part.coverage.partitions_answered == part.coverage.partitions_asked for part in parts)
+    found = [sum(tree.neighbors for tree in part.trees) for part in parts]
+    assert sum(found) >= sum(tree.neighbors for tree in whole.trees)
+    assert max(found) < sum(found)
+    nowhere = stub.Retrieve(request_for(keys, tokens, partitions=[3]))
+    assert (nowhere.coverage.partitions_asked, nowhere.coverage.partitions_answered) == (0, 0)
+
+
+def test_whoever_requires_full_coverage_gets_an_error_in_place_of_a_part(built: BuiltDatastore, channel: grpc.Channel):
+    keys, tokens = some(built, 8)
+    assert pb_grpc.RetrieverStub(channel).Retrieve(request_for(keys, tokens, require_full_coverage=True)).trees
+    with serving(local_config(built.path, partitions=[0])) as part, grpc.insecure_channel(part.address) as only:
+        stub = pb_grpc.RetrieverStub(only)
+        partial = stub.Retrieve(request_for(keys, tokens))
+        assert (partial.coverage.partitions_asked, partial.coverage.partitions_answered) == (3, 1)
+        assert stub.Retrieve(request_for(keys, tokens, partitions=[0], require_full_coverage=True)).trees
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.Retrieve(request_for(keys, tokens, require_full_coverage=True))
+    code, details = status_of(refused.value)
+    assert code is grpc.StatusCode.UNAVAILABLE
+    assert "1 of the 3 partitions" in details

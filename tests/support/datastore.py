@@ -26,11 +26,13 @@ from retriever_service.datastore import (
     FileRecord,
     Manifest,
     PartitionRecord,
-    RoutingTable,
     TokenTableBuilder,
+    assign_tokens,
     manifest_checksum,
+    save_routing,
     save_token_table,
     segment_directory,
+    split_entries,
     token_dtype,
     write_manifest,
     write_partition,
@@ -116,9 +118,9 @@ def build_datastore(
         np.full((len(entries), 1), 0.5, np.float32),
     )
     save_token_table(path / TOKEN_TABLE_FILE, table.build())
-    routing = RoutingTable.assign(np.bincount(entries.next_tokens, minlength=vocab_size), num_partitions)
-    routing.save(path / ROUTING_FILE)
-    owners = routing.split(entries.next_tokens, np.arange(len(entries)))
+    routing = assign_tokens(np.bincount(entries.next_tokens, minlength=vocab_size), num_partitions)
+    save_routing(routing, path / ROUTING_FILE)
+    owners = split_entries(routing, entries.next_tokens, np.arange(len(entries)))
     partitions = [
         PartitionRecord(
             index=partition,

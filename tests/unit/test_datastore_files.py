@@ -14,7 +14,8 @@ from retriever_service.datastore import (
     Datastore,
     DatastoreError,
     FileRecord,
-    RoutingTable,
+    assign_tokens,
+    save_routing,
     verify,
 )
 from tests.support.datastore import build_datastore, edit_manifest
@@ -261,7 +262,7 @@ def test_verify_finds_content_that_no_build_writes(copy, file, break_rows):
 
 
 def test_verify_finds_entries_that_queries_are_led_away_from(copy):
-    RoutingTable.assign(np.array([1] * 50), 2).save(copy / "routing.safetensors")
+    save_routing(assign_tokens(np.array([1] * 50), 2), copy / "routing.safetensors")
     record = FileRecord.of(copy / "routing.safetensors").model_dump()
     edit_manifest(copy, lambda manifest: manifest["files"].update({"routing.safetensors": record}))
     with pytest.raises(DatastoreError, match="routing table"):

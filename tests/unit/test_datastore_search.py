@@ -7,10 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dresd.draft_tree import PAD, merge_paths
+from dresd.draft_tree import PAD, merge_paths, merge_trees
 from retriever_service.datastore import CODECS, EntryBatch
 from tests.support.datastore import build_datastore, random_entries
-from tests.support.drafts import paths_of
 
 
 def exact(entries: EntryBatch, key, next_token, neighbors):
@@ -166,13 +165,21 @@ def test_partitions_of_a_split_token_add_up(split_tokens):
         split_tokens.open(partitions=[number]).draft(keys, np.array([0]), **options)
         for number in split_tokens.open().routing.partitions_of(0).tolist()
     ]
-    paths, weights = zip(*(paths_of(part.trees[0]) for part in parts), strict=True)
-    paths = np.concatenate([np.pad(rows, ((0, 0), (0, 6 - rows.shape[1])), constant_values=PAD) for rows in paths])
-    (tree,) = merge_paths(
-        np.zeros(len(paths), np.int64), paths, np.concatenate(weights), num_queries=1, max_nodes=10_000
-    )
-    same_trees(tree, together.trees[0])
+    same_trees(merge_trees([part.trees[0] for part in parts], 10_000), together.trees[0])
     assert sum(part.total_masses[0, 0] for part in parts) == pytest.approx(together.total_masses[0, 0])
+
+
+def test_only_the_partitions_asked_for_are_searched(split_tokens):
+    """One open datastore told to search a partition answers like one that holds that partition alone."""
+    whole = split_tokens.open()
+    keys, _ = queries_for(split_tokens.entries, 1)
+    for number in whole.routing.partitions_of(0).tolist():
+        options = {"neighbors": 20, "max_nodes": 40}
+        told = whole.draft(keys, np.array([0]), **options, partitions={number})
+        alone = split_tokens.open(partitions=[number]).draft(keys, np.array([0]), **options)
+        same_trees(told.trees[0], alone.trees[0])
+        assert (told.partitions_asked, told.partitions_answered) == (1, 1)
+        assert alone.partitions_asked > 1
 
 
 @pytest.mark.parametrize("vocab_size", [65_535, 65_536, 262_144])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dresd.draft_tree import PAD, ROOT, DraftTree, merge_paths
+from dresd.draft_tree import PAD, ROOT, DraftTree, merge_paths, merge_trees
 from tests.support.drafts import paths_of
 
 # Few tokens make prefixes shared; weights in eighths make every sum exact.
@@ -147,3 +147,20 @@ def test_nothing_gives_empty_trees(num_paths, depth, max_nodes):
     assert [len(tree) for tree in trees] == [0, 0]
     assert all(tree.masses.shape == (0, 2) for tree in trees)
     assert DraftTree.empty().ancestor_mask().shape == (0, 0)
+
+
+@given(QUERIES)
+def test_trees_merge_into_the_tree_of_all_their_paths(queries):
+    trees = merge_paths(*arrays(queries), num_queries=len(queries), max_nodes=1000)
+    merged = merge_trees(trees, max_nodes=1000)
+    assert as_dict(merged) == naive_trie([path for paths in queries for path in paths])
+
+
+@given(QUERIES, st.integers(0, 8))
+def test_merged_trees_keep_the_heaviest_nodes(queries, max_nodes):
+    trees = merge_paths(*arrays(queries), num_queries=len(queries), max_nodes=1000)
+    whole, pruned = as_dict(merge_trees(trees, 1000)), merge_trees(trees, max_nodes)
+    assert len(pruned) == min(max_nodes, len(whole))
+    kept = as_dict(pruned)
+    assert kept.items() <= whole.items()
+    assert sorted(map(sum, kept.values())) == sorted(map(sum, whole.values()))[len(whole) - len(kept) :]

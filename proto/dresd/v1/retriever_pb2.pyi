@@ -344,6 +344,9 @@ class RetrieveRequest(_message.Message):
     LEFT_CONTEXT_WIDTH_FIELD_NUMBER: _builtins.int
     SPARSE_NEIGHBORS_FIELD_NUMBER: _builtins.int
     MATCH_TEMPERATURE_FIELD_NUMBER: _builtins.int
+    REQUIRE_FULL_COVERAGE_FIELD_NUMBER: _builtins.int
+    FORWARDED_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
     build_id: _builtins.str
     """The build the caller shook hands with; empty accepts any."""
     keys: _builtins.bytes
@@ -375,9 +378,19 @@ class RetrieveRequest(_message.Message):
     """A neighbour that matches m of the left_context_length tokens stored adds
     exp((m - left_context_length) / match_temperature) to each node of its continuation.
     """
+    require_full_coverage: _builtins.bool
+    """An answer that lacks partitions is the status UNAVAILABLE, which names them, in place of what was found."""
+    forwarded: _builtins.bool
+    """Another server's request, which is answered from the partitions served here and not passed on."""
     @_builtins.property
     def next_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """[num_queries]: the token just chosen, which every neighbour must share."""
+
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The partitions searched, of those that the queries concern; empty is all of them. A caller that asks several
+        servers for parts of a token names different ones to each, so that no entry counts twice.
+        """
 
     def __init__(
         self,
@@ -397,10 +410,13 @@ class RetrieveRequest(_message.Message):
         left_context_width: _builtins.int = ...,
         sparse_neighbors: _builtins.int = ...,
         match_temperature: _builtins.float = ...,
+        require_full_coverage: _builtins.bool = ...,
+        forwarded: _builtins.bool = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_id", b"build_id", "dims", b"dims", "key_type", b"key_type", "keys", b"keys", "left_context_width", b"left_context_width", "left_contexts", b"left_contexts", "match_temperature", b"match_temperature", "max_depth", b"max_depth", "max_nodes", b"max_nodes", "neighbors", b"neighbors", "next_tokens", b"next_tokens", "nprobe", b"nprobe", "num_queries", b"num_queries", "similarity_temperature", b"similarity_temperature", "sparse_neighbors", b"sparse_neighbors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_id", b"build_id", "dims", b"dims", "forwarded", b"forwarded", "key_type", b"key_type", "keys", b"keys", "left_context_width", b"left_context_width", "left_contexts", b"left_contexts", "match_temperature", b"match_temperature", "max_depth", b"max_depth", "max_nodes", b"max_nodes", "neighbors", b"neighbors", "next_tokens", b"next_tokens", "nprobe", b"nprobe", "num_queries", b"num_queries", "partitions", b"partitions", "require_full_coverage", b"require_full_coverage", "similarity_temperature", b"similarity_temperature", "sparse_neighbors", b"sparse_neighbors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -507,7 +523,9 @@ Global___DraftTree: _TypeAlias = DraftTree  # noqa: Y015
 
 @_typing.final
 class Coverage(_message.Message):
-    """Partitions that the queries concerned, and those of them that were searched."""
+    """Partitions that the queries concerned (of those the request named, if it named any), and those of them that were
+    searched, here or by a server that this one asked.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
