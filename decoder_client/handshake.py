@@ -36,6 +36,7 @@ class Handshake:
 
     Attributes:
         service_version: of the server.
+        collection: that was asked for; "" is the server's default one.
         build_id: of the datastore; another build may hold other entries and another reducer.
         model: the datastore was built with.
         key_recipe: how its keys were made.
@@ -48,6 +49,7 @@ class Handshake:
     """
 
     service_version: str
+    collection: str
     build_id: str
     model: ModelIdentity
     key_recipe: KeyRecipe
@@ -64,6 +66,7 @@ def shake_hands(
     address: str,
     identity: ModelIdentity,
     *,
+    collection: str,
     timeout_s: float,
     require_same_weights: bool,
     known: Handshake | None = None,
@@ -74,15 +77,17 @@ def shake_hands(
         stub: calls it.
         address: for messages.
         identity: the decoder's target model.
+        collection: asked for; "" is the retriever's default one.
         timeout_s: for each of the three calls.
         require_same_weights: refuse other weights even if tokenizer and sizes agree.
         known: an earlier handshake, whose reducer is kept if the hash is the same, and its table if the build is.
 
     Raises:
         RetrieverUnavailableError: no answer, or not now.
-        RetrieverMismatchError: another model, another recipe, or a reducer or table that is not what was announced.
+        RetrieverMismatchError: no such collection, another model, another recipe, or a reducer or table that is not
+            what was announced.
     """
-    info: pb.GetInfoResponse = _call(stub.GetInfo, pb.GetInfoRequest(), address, timeout_s)
+    info: pb.GetInfoResponse = _call(stub.GetInfo, pb.GetInfoRequest(collection=collection), address, timeout_s)
     model, recipe = identity_of(info.model), key_recipe_of(info.key_recipe)
     ours = identity if require_same_weights else replace(identity, weights_fingerprint=model.weights_fingerprint)
     differ = differences(ours, model)
@@ -104,14 +109,17 @@ def shake_hands(
     if known is not None and known.key_recipe == recipe:
         reducer = known.reducer
     else:
-        content = _call(stub.GetReducer, pb.GetReducerRequest(), address, timeout_s).safetensors
+        of_build = pb.GetReducerRequest(collection=collection, build_id=info.build_id)
+        content = _call(stub.GetReducer, of_build, address, timeout_s).safetensors
         reducer = _reducer_of(content, recipe, model, address)
     if known is not None and known.build_id == info.build_id:
         token_table = known.token_table
     else:
-        token_table = _token_table(stub, address, timeout_s, model.vocab_size)
+        table_of = pb.GetTokenTableRequest(collection=collection, build_id=info.build_id)
+        token_table = _token_table(stub, table_of, address, timeout_s, model.vocab_size)
     return Handshake(
         service_version=info.service_version,
+        collection=collection,
         build_id=info.build_id,
         model=model,
         key_recipe=recipe,
@@ -153,11 +161,13 @@ def _reducer_of(content: bytes, recipe: KeyRecipe, model: ModelIdentity, address
     return reducer
 
 
-def _token_table(stub: pb_grpc.RetrieverStub, address: str, timeout_s: float, vocab_size: int) -> TokenTable:
+def _token_table(
+    stub: pb_grpc.RetrieverStub, request: pb.GetTokenTableRequest, address: str, timeout_s: float, vocab_size: int
+) -> TokenTable:
     content = bytearray()
     announced, sha256 = 0, hashlib.sha256(content).hexdigest()
     with _explained(address):
-        parts = stub.GetTokenTable(pb.GetTokenTableRequest(), timeout=timeout_s)
+        parts = stub.GetTokenTable(request, timeout=timeout_s)
         try:
             for part in parts:
                 announced, sha256 = part.total_size, part.sha256
@@ -194,6 +204,12 @@ def _explained(address: str) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.NOT_FOUND:
+            raise RetrieverMismatchError(f"the retriever at {address} has no such {error.details()}") from error
+        if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+            raise RetrieverUnavailableError(
+                f"the retriever at {address} took up another build during the handshake; connect again"
+            ) from error
         if _LOADING in (error.details() or ""):
             raise RetrieverUnavailableError(
                 f"the retriever at {address} is running but still loading its datastore; wait until it is ready"

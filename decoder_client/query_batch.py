@@ -71,4 +71,5 @@ class QueryBatch:
                 max_depth=min(self.max_depth, handshake.continuation_length),
                 similarity_temperature=self.temperature,
                 match_temperature=self.match_temperature,
+                collection=handshake.collection,
             )

@@ -342,6 +342,7 @@ class RetrieverClient:
                 link.stub,
                 config.address,
                 identity,
+                collection=config.collection,
                 timeout_s=config.connect_timeout_s,
                 require_same_weights=config.require_same_weights,
                 known=known,

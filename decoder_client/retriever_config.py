@@ -11,6 +11,7 @@ _UNIX = re.compile(r"unix(-abstract)?:\S+")
 # What may stand before a name: a gRPC resolver, and for dns the server to ask.
 _RESOLVER = re.compile(r"dns://[^\s/]*/|dns:|ipv4:|ipv6:")
 _HOST_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s/:\[\]@,?#]+):(?P<port>[0-9]{1,9})")
+_MAX_COLLECTION = 64
 _MAX_HOST, _MAX_LABEL = 253, 63  # DNS (RFC 1035)
 
 
@@ -43,12 +44,26 @@ def _wrong_with(address: str) -> str | None:
     return None
 
 
+def check_collection(name: str) -> None:
+    """Refuses what no retriever can call a collection.
+
+    Raises:
+        RetrieverError: `name` is longer than any, or not printable; says so.
+    """
+    if len(name) > _MAX_COLLECTION or not name.isprintable():
+        raise RetrieverError(
+            f"{name[:_MAX_COLLECTION]!r} is no name of a collection: it has up to {_MAX_COLLECTION} characters, all of "
+            "them printable; give a name that the retriever was started with"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class RetrieverConfig:
     """How to reach a retriever, and how long to wait for it.
 
     Attributes:
         address: "HOST:PORT", or a gRPC target such as "dns:///name:port".
+        collection: the one of the retriever's datastores to ask; "" is its default one.
         deadline_ms: the longest a `retrieve` call takes; no answer by then is no draft.
         connect_timeout_s: the longest each call of a handshake takes.
         failure_threshold: consecutive failures after which the service is left alone.
@@ -68,9 +83,11 @@ class RetrieverConfig:
     retry_base_s: float = 0.1
     retry_max_s: float = 5.0
     require_same_weights: bool = True
+    collection: str = ""
 
     def __post_init__(self) -> None:
         check_address(self.address)
+        check_collection(self.collection)
         for name in ("deadline_ms", "connect_timeout_s", "retry_base_s", "retry_max_s"):
             value = getattr(self, name)
             if not 0.0 < value < float("inf"):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from decoder_client.commands.options import add_deadline, at_least, between, retriever_address
+from decoder_client.commands.options import add_collection, add_deadline, at_least, between, retriever_address
 from decoder_client.errors import DecoderError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def add_options(parser: argparse.ArgumentParser, *, methods: str, nodes: str) ->
         metavar="HOST:PORT",
         help="the service that dense and dresd ask; default: they search --datastore in this process",
     )
+    add_collection(parser)
     add_deadline(parser)
     parser.add_argument("--datastore", type=Path, metavar="DIR", help="the store that all methods draft from")
     parser.add_argument(
@@ -131,7 +132,7 @@ def opened_resources(
 
     client = None
     if arguments.retriever and any(needs_retriever(method.name) for method in methods):
-        client = _connected(arguments.retriever, arguments.deadline_ms, target)
+        client = _connected(arguments, target)
     try:
         resources = Resources(
             target.identity(),
@@ -151,11 +152,13 @@ def opened_resources(
             client.close()
 
 
-def _connected(address: str, deadline_ms: float, target: TargetModel) -> RetrieverClient:
+def _connected(arguments: argparse.Namespace, target: TargetModel) -> RetrieverClient:
     """A client that has shaken hands: an evaluation without its service would measure nothing."""
     from decoder_client.retriever import RetrieverClient, RetrieverConfig
 
-    client = RetrieverClient(RetrieverConfig(address=address, deadline_ms=deadline_ms))
+    client = RetrieverClient(
+        RetrieverConfig(arguments.retriever, deadline_ms=arguments.deadline_ms, collection=arguments.collection)
+    )
     try:
         client.connect(target.identity())
     except BaseException:

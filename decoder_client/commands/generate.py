@@ -8,7 +8,14 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from decoder_client.commands.options import add_deadline, at_least, retriever_address, setting, stop_string
+from decoder_client.commands.options import (
+    add_collection,
+    add_deadline,
+    at_least,
+    retriever_address,
+    setting,
+    stop_string,
+)
 
 if TYPE_CHECKING:
     from decoder_client.generation import Generation, SpeculativeDecoder
@@ -51,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="draft nodes a step, at most 1024; 0 decodes plainly; default: as many as pay for themselves here",
     )
+    add_collection(parser)
     add_deadline(parser)
     parser.add_argument(
         "--dtype",
@@ -75,9 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not sys.stderr.isatty():
         transformers_logging.disable_progress_bar()
     target = load_target_model(arguments.model, dtype=arguments.dtype, device=arguments.device)
-    client = (
-        _client(arguments.retriever, arguments.deadline_ms) if arguments.retriever and arguments.nodes != 0 else None
-    )
+    client = _client(arguments) if arguments.retriever and arguments.nodes != 0 else None
     try:
         decoder = SpeculativeDecoder.from_pretrained(target, client, nodes=arguments.nodes)
         generation = _generate(decoder, arguments)
@@ -93,10 +99,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _client(address: str, deadline_ms: float) -> RetrieverClient:
+def _client(arguments: argparse.Namespace) -> RetrieverClient:
     from decoder_client.retriever import RetrieverClient, RetrieverConfig
 
-    return RetrieverClient(RetrieverConfig(address=address, deadline_ms=deadline_ms))
+    return RetrieverClient(
+        RetrieverConfig(arguments.retriever, deadline_ms=arguments.deadline_ms, collection=arguments.collection)
+    )
 
 
 def _generate(decoder: SpeculativeDecoder, arguments: argparse.Namespace) -> Generation:

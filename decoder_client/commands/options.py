@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from decoder_client.errors import DecoderError
-from decoder_client.retriever_config import check_address
+from decoder_client.retriever_config import check_address, check_collection
 from decoder_client.settings import SETTINGS, check_stops
 
 Number = TypeVar("Number", int, float)
@@ -21,6 +21,17 @@ def add_deadline(parser: argparse.ArgumentParser) -> None:
         default=50.0,
         metavar="MS",
         help="longest wait for the service's drafts; default: 50",
+    )
+
+
+def add_collection(parser: argparse.ArgumentParser) -> None:
+    """Declares --collection."""
+    parser.add_argument(
+        "--collection",
+        type=collection_name,
+        default="",
+        metavar="NAME",
+        help="the service's datastore to draft from; default: its default one",
     )
 
 
@@ -45,6 +56,12 @@ def stop_string(text: str) -> str:
 def retriever_address(text: str) -> str:
     """ "HOST:PORT", or another address that gRPC knows."""
     _refused_by(lambda: check_address(text))
+    return text
+
+
+def collection_name(text: str) -> str:
+    """What a service may call one of its datastores."""
+    _refused_by(lambda: check_collection(text))
     return text
 
 

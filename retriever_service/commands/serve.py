@@ -5,13 +5,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from dresd.command_line import UsageError
 from retriever_service.commands.output import CommandError
 from retriever_service.echo import quoted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("datastore", type=Path, metavar="DIR", help="a folder that `build` made")
+    parser.add_argument("datastore", type=Path, nargs="?", metavar="DIR", help="a folder that `build` made")
+    parser.add_argument(
+        "--collection", type=_collection, action="append", default=[], metavar="NAME=DIR",
+        help="serve this datastore under a name, too; repeatable",
+    )  # fmt: skip
     parser.add_argument("--listen", metavar="HOST:PORT", help="port 0 is any free one; default: 127.0.0.1:50051")
     parser.add_argument(
         "--partitions", type=_numbers, metavar="N,M", help="the partitions to serve, by number; default: all"
@@ -25,6 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until told to stop."""
+    collections = dict(arguments.collection)
+    if len(collections) < len(arguments.collection):
+        raise UsageError("--collection: two datastores have the same name. Give each a name of its own.")
+    if arguments.datastore is None and not collections:
+        raise UsageError("No datastore was named. Give its folder, or --collection NAME=DIR for each of several.")
     from retriever_service.serving.config import ServeConfig, ServeError
     from retriever_service.serving.server import run as run_server
 
@@ -34,10 +44,17 @@ def run(arguments: argparse.Namespace) -> int:
         if (value := getattr(arguments, name)) is not None
     }
     try:
-        config = ServeConfig(arguments.datastore, verify_checksums=not arguments.skip_checksums, **chosen)
+        config = ServeConfig(arguments.datastore, collections, verify_checksums=not arguments.skip_checksums, **chosen)
     except ServeError as error:
         raise CommandError(str(error)) from error
     return run_server(config)
+
+
+def _collection(text: str) -> tuple[str, Path]:
+    name, equals, folder = text.partition("=")
+    if not equals or not folder:
+        raise argparse.ArgumentTypeError(f"a name and a folder with = between them are expected, not {quoted(text)}")
+    return name, Path(folder)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from retriever_service.echo import echoed, quoted
 
 DEFAULT_LISTEN = "127.0.0.1:50051"
+DEFAULT_COLLECTION = "default"
+"""What a request that names no collection asks for."""
+_COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ADDRESS = re.compile(r"(?P<host>\[[\w:.%-]+\]|[\w.-]*):(?P<port>[0-9]{1,5})", re.ASCII)
 _LONGEST_HOST = 253
 _HIGHEST_PORT = 65_535
@@ -19,6 +22,8 @@ _MAX_SEARCH_THREADS = 256
 _MAX_QUEUE_SIZE = 65_536
 """A search waits in a few kB; nobody waits for so many before it."""
 _MAX_PARTITION = 2**32 - 1
+_MAX_SECONDS = 1e6
+"""Eleven days; what timers can count."""
 _MAX_LIMIT = 2**32 - 1
 """What the wire can state."""
 
@@ -51,15 +56,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """How to serve one datastore.
+    """How to serve one or several datastores.
 
     Attributes:
-        datastore: its folder.
+        datastore: folder of the collection called "default"; None where all are named.
+        collections: folders of the others, by name.
         listen: "HOST:PORT"; an empty host is every interface, port 0 is any free port.
-        partitions: the partitions to open; None is all of them.
+        partitions: the partitions to open, of every collection; None is all of them.
         search_threads: searches that run at the same time, 1 to 256.
         queue_size: searches that may wait for a thread, 1 to 65,536; one more is refused with RESOURCE_EXHAUSTED.
         limits: what one request may ask for.
+        build_grace_s: seconds that a build goes on answering those who ask for it after another has replaced it.
         shutdown_grace_s: seconds running requests get to finish after SIGTERM.
         verify_checksums: hash every file before serving (sizes are always checked).
 
@@ -67,26 +74,43 @@ class ServeConfig:
         ServeError: a value is out of range.
     """
 
-    datastore: Path
+    datastore: Path | None = None
+    collections: Mapping[str, Path] = field(default_factory=dict)
     listen: str = DEFAULT_LISTEN
     partitions: Collection[int] | None = None
     search_threads: int = field(default_factory=lambda: min(os.cpu_count() or 1, _MAX_SEARCH_THREADS))
     queue_size: int = 64
     limits: Limits = field(default_factory=Limits)
+    build_grace_s: float = 60.0
     shutdown_grace_s: float = 10.0
     verify_checksums: bool = True
 
     def __post_init__(self) -> None:
+        if not self.folders:
+            raise ServeError("no datastore was named; give its folder, or NAME=DIR for each of several collections")
+        for name in self.collections:
+            _check_collection(name)
+        if self.datastore is not None and DEFAULT_COLLECTION in self.collections:
+            raise ServeError(
+                f"two datastores are called {DEFAULT_COLLECTION}, which is also the name of the one without a name; "
+                "call the other something else"
+            )
         split_address(self.listen)
         _within("search_threads", self.search_threads, 1, _MAX_SEARCH_THREADS)
         _within("queue_size", self.queue_size, 1, _MAX_QUEUE_SIZE)
-        if not self.shutdown_grace_s >= 0.0:
-            raise ServeError(f"shutdown_grace_s is {self.shutdown_grace_s}; it must be 0 or more seconds")
+        for name in ("build_grace_s", "shutdown_grace_s"):
+            if not 0.0 <= getattr(self, name) <= _MAX_SECONDS:
+                raise ServeError(f"{name} is {getattr(self, name)}; it must be 0 to {_MAX_SECONDS:g} seconds")
         if self.partitions is not None:
             if len(self.partitions) == 0:
                 raise ServeError("no partition to serve was named; name at least one, or leave the choice out for all")
             for partition in self.partitions:
                 _within("partitions", partition, 0, _MAX_PARTITION)
+
+    @property
+    def folders(self) -> dict[str, Path]:
+        """Every collection's folder, by name."""
+        return {**({} if self.datastore is None else {DEFAULT_COLLECTION: self.datastore}), **self.collections}
 
 
 def split_address(listen: str) -> tuple[str, int]:
@@ -101,6 +125,14 @@ def split_address(listen: str) -> tuple[str, int]:
             f"cannot listen on {quoted(listen)}; give HOST:PORT with a port from 0 to 65535, such as {DEFAULT_LISTEN}"
         )
     return parts["host"], int(parts["port"])
+
+
+def _check_collection(name: str) -> None:
+    if _COLLECTION.fullmatch(name) is None:
+        raise ServeError(
+            f"{quoted(name)} is no name of a collection; it has 1 to 64 letters, digits, dots, dashes and underscores, "
+            "and begins with a letter or digit"
+        )
 
 
 def _within(name: str, value: int, least: int, most: int) -> None:

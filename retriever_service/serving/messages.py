@@ -61,10 +61,11 @@ def token_table_messages(content: bytes, sha256: str) -> Iterator[pb.GetTokenTab
         yield pb.GetTokenTableResponse(chunk=content[start : start + _CHUNK], total_size=len(content), sha256=sha256)
 
 
-def response_message(build_id: str, batch: DraftBatch, queue_s: float) -> pb.RetrieveResponse:
-    """One batch's drafts, with the time they took."""
+def response_message(build_id: str, current_build_id: str, batch: DraftBatch, queue_s: float) -> pb.RetrieveResponse:
+    """One batch's drafts by `build_id`, with the time they took."""
     response = pb.RetrieveResponse(
         build_id=build_id,
+        current_build_id="" if current_build_id == build_id else current_build_id,
         coverage=pb.Coverage(partitions_asked=batch.partitions_asked, partitions_answered=batch.partitions_answered),
         timing=pb.ServerTiming(
             queue_us=min(round(queue_s * 1e6), _MAX_UINT32),

@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from pathlib import Path
 
 import faiss
 import grpc
@@ -26,7 +24,10 @@ from retriever_service.datastore import Datastore, DatastoreError
 from retriever_service.echo import echoed
 from retriever_service.serving import logs
 from retriever_service.serving.address import bind
+from retriever_service.serving.background import in_thread
+from retriever_service.serving.collection import Collection, Collections
 from retriever_service.serving.config import DEFAULT_LISTEN, Limits, ServeConfig, ServeError, split_address
+from retriever_service.serving.loaded_build import LoadedBuild
 from retriever_service.serving.registration import SERVICE_NAME, register
 from retriever_service.serving.search_pool import SearchPool
 from retriever_service.serving.service import RetrieverService
@@ -35,22 +36,11 @@ __all__ = ["DEFAULT_LISTEN", "Limits", "RunningServer", "ServeConfig", "ServeErr
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 _MAX_REQUEST_BYTES = 4 << 20
 """More than the largest request any limits in use allow; a bigger one gets RESOURCE_EXHAUSTED unread."""
 
 _LAST_WORDS_S = 0.5
 """Time for the last answers to leave after the last request is done."""
-
-
-def open_datastore(config: ServeConfig) -> Datastore:
-    """Opens what the config names.
-
-    Raises:
-        DatastoreError: it cannot be served.
-    """
-    return Datastore.open(config.datastore, partitions=config.partitions, verify_checksums=config.verify_checksums)
 
 
 class RunningServer:
@@ -92,23 +82,25 @@ class RunningServer:
         self._pool.close()
 
 
-async def start(
-    config: ServeConfig, open_datastore: Callable[[ServeConfig], Datastore] = open_datastore
-) -> RunningServer:
-    """Listens at once (health NOT_SERVING, requests UNAVAILABLE), loads the datastore, then serves it.
+async def start(config: ServeConfig, open_datastore: Callable[[Path], Datastore] | None = None) -> RunningServer:
+    """Listens at once (health NOT_SERVING, requests UNAVAILABLE), loads the datastores, then serves them.
 
     Args:
         config: what to serve and how.
-        open_datastore: opens what the config names; called in a thread of its own.
+        open_datastore: opens a folder, in a thread of its own; by default as the config says.
 
     Raises:
-        ServeError: the address cannot be listened on, or the datastore cannot be read.
-        DatastoreError: the datastore cannot be served.
+        ServeError: the address cannot be listened on, or a datastore cannot be read.
+        DatastoreError: a datastore cannot be served.
     """
+    opened = open_datastore or functools.partial(
+        Datastore.open, partitions=config.partitions, verify_checksums=config.verify_checksums
+    )
     pool = SearchPool(config.search_threads, config.queue_size, _prepare_search_thread)
-    service = RetrieverService(pool, config.limits)
+    collections = Collections(Collection(name, config.build_grace_s) for name in config.folders)
+    service = RetrieverService(pool, collections)
     health_servicer = health.aio.HealthServicer()
-    for name in ("", SERVICE_NAME):
+    for name in ("", SERVICE_NAME, *map(health_name, config.folders)):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
     # Without so_reuseport=0 a second server on the same port would start and take half of the connections.
     server = grpc.aio.server(
@@ -120,33 +112,46 @@ async def start(
     running = RunningServer(server, health_servicer, service, pool, bind(server, config.listen))
     await server.start()
     try:
-        datastore = await _in_thread(lambda: open_datastore(config))
-    except BaseException as error:
+        for collection in collections:
+            await _load(collection, config.folders[collection.name], opened, config.limits)
+            await health_servicer.set(health_name(collection.name), health_pb2.HealthCheckResponse.SERVING)
+    except BaseException:
         await running.stop(0.0)
-        if isinstance(error, OSError):
-            raise ServeError(
-                f"cannot read the datastore {echoed(config.datastore)}: {error.strerror or error}"
-            ) from error
         raise
-    service.load(datastore)
     for name in ("", SERVICE_NAME):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-    logger.info(
-        "serving build=%s entries=%d partitions=%s port=%d",
-        datastore.manifest.build_id,
-        datastore.num_entries,
-        ",".join(map(str, datastore.served_partitions)),
-        running.port,
-    )
+    logger.info("ready port=%d", running.port)
     return running
 
 
-def run(config: ServeConfig, open_datastore: Callable[[ServeConfig], Datastore] = open_datastore) -> int:
+def health_name(collection: str) -> str:
+    """What a collection is called in grpc.health.v1."""
+    return f"{SERVICE_NAME}/{collection}"
+
+
+async def _load(
+    collection: Collection, folder: Path, open_datastore: Callable[[Path], Datastore], limits: Limits
+) -> None:
+    try:
+        build = await in_thread(lambda: LoadedBuild(open_datastore(folder), limits))
+    except OSError as error:
+        raise ServeError(f"cannot read the datastore {echoed(folder)}: {error.strerror or error}") from error
+    collection.adopt(build)
+    logger.info(
+        "serving collection=%s build=%s entries=%d partitions=%s",
+        collection.name,
+        build.build_id,
+        build.datastore.num_entries,
+        ",".join(map(str, build.datastore.served_partitions)),
+    )
+
+
+def run(config: ServeConfig, open_datastore: Callable[[Path], Datastore] | None = None) -> int:
     """Serves until SIGTERM, SIGINT or SIGHUP. Prints one line to stdout when ready; errors go to stderr.
 
     Args:
         config: what to serve and how.
-        open_datastore: opens what the config names; given up if a signal comes before it is done.
+        open_datastore: as for `start`; given up if a signal comes before it is done.
 
     Returns:
         The process's exit code: 0 after a graceful stop, 1 if the server could not start.
@@ -160,7 +165,7 @@ def run(config: ServeConfig, open_datastore: Callable[[ServeConfig], Datastore] 
     return 0
 
 
-async def _serve(config: ServeConfig, open_datastore: Callable[[ServeConfig], Datastore]) -> None:
+async def _serve(config: ServeConfig, open_datastore: Callable[[Path], Datastore] | None) -> None:
     told_to_stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -184,25 +189,3 @@ async def _serve(config: ServeConfig, open_datastore: Callable[[ServeConfig], Da
 def _prepare_search_thread() -> None:
     # Parallelism is across requests; FAISS's own threads would only fight over the same cores.
     faiss.omp_set_num_threads(1)
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    """Awaits `work` done by a thread that does not keep the process alive, so a long load can be given up."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(set_outcome: Callable[[], None]) -> None:
-        # A future that was cancelled meanwhile, or a loop that is gone, has nobody waiting for the outcome.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(lambda: None if done.done() else set_outcome())
-
-    def body() -> None:
-        try:
-            result = work()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the awaiting caller gets it
-            settle(functools.partial(done.set_exception, error))
-        else:
-            settle(functools.partial(done.set_result, result))
-
-    threading.Thread(target=body, name="dresd-load", daemon=True).start()
-    return await done

@@ -1,17 +1,15 @@
 """The Retriever service: a checked request becomes one search in the pool, a refusal becomes a status.
 
-Knows the contract, the pool and a datastore; not how a server starts, listens or stops.
+Knows the contract, the pool and the collections; not how a server starts, listens or stops, nor where builds come from.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
@@ -19,13 +17,13 @@ import grpc.aio
 
 from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
-from retriever_service.datastore import Datastore, DatastoreError, DraftBatch
+from retriever_service.datastore import DatastoreError, DraftBatch
 from retriever_service.echo import echoed
-from retriever_service.serving.config import Limits
-from retriever_service.serving.messages import info_message, reducer_message, response_message, token_table_messages
+from retriever_service.serving.collection import Collection, Collections
+from retriever_service.serving.messages import response_message, token_table_messages
 from retriever_service.serving.search_pool import ExpiredError, QueueFullError, SearchPool
 from retriever_service.serving.stream import AnswerStream
-from retriever_service.serving.validation import RefusedError, Served, check
+from retriever_service.serving.validation import RefusedError, check
 
 if TYPE_CHECKING:
     # Any: one alias for the contexts of five methods, whose messages the generated base class already types.
@@ -37,49 +35,22 @@ logger = logging.getLogger(__name__)
 M = TypeVar("M")
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    datastore: Datastore
-    served: Served
-    info: pb.GetInfoResponse
-    reducer: pb.GetReducerResponse
-    token_table_sha256: str
-
-
 class RetrieverService(pb_grpc.RetrieverServicer):
-    """Answers from a datastore once it is loaded, and no longer once it drains.
+    """Answers from collections once they are loaded, and no longer once it drains.
 
     Args:
         pool: runs the searches; the service does not close it.
-        limits: what one request may ask for.
+        collections: whose current builds may be replaced at any time.
     """
 
-    def __init__(self, pool: SearchPool, limits: Limits) -> None:
+    def __init__(self, pool: SearchPool, collections: Collections) -> None:
         self._pool = pool
-        self._limits = limits
-        self._loaded: _Loaded | None = None
+        self._collections = collections
         self._draining = False
         self._streams: set[Stream] = set()
         self._open_calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
-
-    def load(self, datastore: Datastore) -> None:
-        """From now on requests are answered from this datastore."""
-        manifest = datastore.manifest
-        self._loaded = _Loaded(
-            datastore,
-            Served(
-                manifest.build_id,
-                manifest.key_recipe.dims,
-                manifest.continuation_length,
-                manifest.left_context_length,
-                self._limits,
-            ),
-            info_message(datastore, self._limits),
-            reducer_message(datastore),
-            hashlib.sha256(datastore.token_table_bytes).hexdigest(),
-        )
 
     def drain(self) -> None:
         """From now on new requests are refused; streams answer what they have read, then end with UNAVAILABLE."""
@@ -107,8 +78,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
     async def GetInfo(self, request: pb.GetInfoRequest | None, context: Context) -> pb.GetInfoResponse:  # noqa: N802
         """The handshake: what this server serves and what a request to it may ask for."""
         try:
-            _message(request)
-            return self._ready().info
+            return self._collection(_message(request).collection).build("").info
         except RefusedError as refused:
             await _abort(context, refused)
 
@@ -119,8 +89,8 @@ class RetrieverService(pb_grpc.RetrieverServicer):
     ) -> pb.GetReducerResponse:
         """The reducer's file."""
         try:
-            _message(request)
-            return self._ready().reducer
+            message = _message(request)
+            return self._collection(message.collection).build(message.build_id).reducer
         except RefusedError as refused:
             await _abort(context, refused)
 
@@ -131,11 +101,13 @@ class RetrieverService(pb_grpc.RetrieverServicer):
     ) -> AsyncIterator[pb.GetTokenTableResponse]:
         """The token table's file in parts."""
         try:
-            _message(request)
-            loaded = self._ready()
+            message = _message(request)
+            build = self._collection(message.collection).build(message.build_id)
+            content, sha256 = build.token_table, build.token_table_sha256
+            del build  # a caller that reads slowly must not keep it
         except RefusedError as refused:
             await _abort(context, refused)
-        for part in token_table_messages(loaded.datastore.token_table_bytes, loaded.token_table_sha256):
+        for part in token_table_messages(content, sha256):
             yield part
 
     async def Retrieve(self, request: pb.RetrieveRequest | None, context: Context) -> pb.RetrieveResponse:  # noqa: N802
@@ -188,11 +160,12 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         return pb.RetrieveStreamResponse(request_id=message.request_id, response=response)
 
     async def _answer(self, request: pb.RetrieveRequest, deadline: float | None) -> pb.RetrieveResponse:
-        loaded = self._ready()
-        queries = check(request, loaded.served)
+        collection = self._collection(request.collection)
+        build = collection.build(request.build_id)
+        queries = check(request, build.served)
 
         def search() -> DraftBatch:
-            return loaded.datastore.draft(
+            return build.datastore.draft(
                 queries.keys,
                 queries.next_tokens,
                 left_contexts=queries.left_contexts,
@@ -206,6 +179,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
                 partitions=queries.partitions,
             )
 
+        build.in_flight += 1
         try:
             batch, waited = await self._pool.run(search, deadline)
         except QueueFullError:
@@ -219,20 +193,20 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         except (DatastoreError, RuntimeError, ValueError, LookupError, OSError, MemoryError) as error:
             logger.exception("a search failed")
             raise RefusedError(grpc.StatusCode.INTERNAL, f"the search failed: {echoed(error)}") from error
+        finally:
+            build.in_flight -= 1
         if request.require_full_coverage and batch.partitions_answered < batch.partitions_asked:
             raise RefusedError(
                 grpc.StatusCode.UNAVAILABLE,
                 f"require_full_coverage: {batch.partitions_answered} of the {batch.partitions_asked} partitions asked "
                 "answered; ask again later, or for a partial answer",
             )
-        return response_message(loaded.served.build_id, batch, waited)
+        return response_message(build.build_id, collection.build("").build_id, batch, waited)
 
-    def _ready(self) -> _Loaded:
+    def _collection(self, name: str) -> Collection:
         if self._draining:
             raise _draining()
-        if self._loaded is None:
-            raise RefusedError(grpc.StatusCode.UNAVAILABLE, "the datastore is still being loaded")
-        return self._loaded
+        return self._collections.find(name)
 
 
 def _message(request: M | None) -> M:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from dresd.draft_tree import PAD
 from dresd.v1 import retriever_pb2 as pb
 from retriever_service.datastore import MAX_NPROBE
-from retriever_service.echo import quoted
 from retriever_service.serving.config import Limits
 
 _KEY_TYPES: dict[int, np.dtype[np.floating]] = {
@@ -42,14 +41,12 @@ class Served:
     """What requests are checked against.
 
     Attributes:
-        build_id: of the datastore.
         dims: numbers in a key.
         continuation_length: deepest draft.
         left_context_length: longest left context.
         limits: what one request may ask for.
     """
 
-    build_id: str
     dims: int
     continuation_length: int
     left_context_length: int
@@ -87,19 +84,11 @@ class Queries:
 
 
 def check(request: pb.RetrieveRequest, served: Served) -> Queries:
-    """Checks every field of a request.
+    """Checks every field of a request but those that choose who answers: the collection and the build.
 
     Raises:
-        RefusedError: FAILED_PRECONDITION for another build, INVALID_ARGUMENT otherwise; the message names the field
-            and what is allowed.
+        RefusedError: INVALID_ARGUMENT; the message names the field and what is allowed.
     """
-    if request.build_id and request.build_id != served.build_id:
-        raise RefusedError(
-            grpc.StatusCode.FAILED_PRECONDITION,
-            f"build_id: the request expects {quoted(request.build_id)} and this server serves "
-            f"{quoted(served.build_id)}; "
-            "shake hands again",
-        )
     limits = served.limits
     _within("num_queries", request.num_queries, 1, limits.max_queries)
     _within("sparse_neighbors", request.sparse_neighbors, 0, limits.max_neighbors)

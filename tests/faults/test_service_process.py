@@ -84,7 +84,7 @@ LOADS_FOR_EVER = """
 import sys, threading
 from retriever_service.serving.server import ServeConfig, run
 
-def open_datastore(config):
+def open_datastore(folder):
     print("loading", flush=True)
     threading.Event().wait()
 

@@ -22,7 +22,7 @@ from decoder_client.retriever import (
 )
 from dresd.identity import ModelIdentity
 from retriever_service.datastore import Datastore
-from retriever_service.serving.server import Limits, ServeConfig, open_datastore
+from retriever_service.serving.server import Limits, ServeConfig
 from tests.support.datastore import BuiltDatastore
 from tests.support.retriever import client_of
 from tests.support.serving import (
@@ -335,9 +335,9 @@ def test_a_service_that_is_still_loading_is_told_from_none(built: BuiltDatastore
     with serving(local_config(built.path)) as gone:
         address = gone.address
 
-    def opened(config: ServeConfig) -> Datastore:
+    def opened(folder: Path) -> Datastore:
         assert loading.wait(PATIENCE_S)
-        return open_datastore(config)
+        return Datastore.open(folder)
 
     server = ServerThread(ServeConfig(built.path, listen=address), opened, loaded=False)
     try:

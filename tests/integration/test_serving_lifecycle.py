@@ -53,7 +53,7 @@ def good(built: BuiltDatastore) -> pb.RetrieveRequest:
 def test_while_it_loads_it_is_there_but_not_serving(built: BuiltDatastore):
     gate, port = threading.Event(), free_port()
 
-    def slow(_: ServeConfig) -> Datastore:
+    def slow(_: Path) -> Datastore:
         assert gate.wait(PATIENCE_S)
         return built.open()
 
@@ -81,7 +81,7 @@ def test_while_it_loads_it_is_there_but_not_serving(built: BuiltDatastore):
     thread.close()
 
 
-def failed_start(config: ServeConfig, *opener: Callable[[ServeConfig], Datastore]) -> BaseException:
+def failed_start(config: ServeConfig, *opener: Callable[[Path], Datastore]) -> BaseException:
     thread = ServerThread(config, *opener, loaded=False)
     error = thread.starting.exception(PATIENCE_S)
     thread.close()
@@ -108,7 +108,7 @@ def test_a_datastore_that_does_not_open_stops_the_start_and_frees_the_port(built
     port = free_port()
     config = ServeConfig(built.path, listen=f"127.0.0.1:{port}")
 
-    def broken(_: ServeConfig) -> Datastore:
+    def broken(_: Path) -> Datastore:
         raise problem
 
     error = failed_start(config, broken)
@@ -129,7 +129,7 @@ def test_a_folder_without_a_datastore_is_an_error(tmp_path: Path):
 
 
 def test_many_starts_that_fail_leave_the_process_alive():
-    def broken(_: ServeConfig) -> Datastore:
+    def broken(_: Path) -> Datastore:
         raise DatastoreError("it is broken")
 
     for _ in range(500):

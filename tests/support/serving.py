@@ -23,7 +23,7 @@ from dresd.identity import ModelIdentity
 from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
 from retriever_service.datastore import Datastore
-from retriever_service.serving.server import RunningServer, ServeConfig, open_datastore, start
+from retriever_service.serving.server import RunningServer, ServeConfig, start
 from tests.support.datastore import BuiltDatastore, build_datastore, random_entries
 
 HIDDEN = 12
@@ -69,7 +69,7 @@ class ServerThread:
     """A server on a free port, its event loop in a thread of this process."""
 
     def __init__(
-        self, config: ServeConfig, opener: Callable[[ServeConfig], Datastore] = open_datastore, *, loaded: bool = True
+        self, config: ServeConfig, opener: Callable[[Path], Datastore] | None = None, *, loaded: bool = True
     ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -96,7 +96,7 @@ class ServerThread:
 
 
 @contextmanager
-def serving(config: ServeConfig, opener: Callable[[ServeConfig], Datastore] = open_datastore) -> Iterator[ServerThread]:
+def serving(config: ServeConfig, opener: Callable[[Path], Datastore] | None = None) -> Iterator[ServerThread]:
     thread = ServerThread(config, opener)
     try:
         yield thread

@@ -17,6 +17,7 @@ from tests.support.serving import DIMS, IDENTITY, fitted_reducer
 
 HANDSHAKE = Handshake(
     service_version="1",
+    collection="code",
     build_id="build",
     model=IDENTITY,
     key_recipe=KeyRecipe("last", "l2", DIMS, "ab"),
@@ -49,7 +50,7 @@ def test_a_request_carries_little_endian_rows():
     (message,) = asked.requests(HANDSHAKE)
     assert np.frombuffer(message.keys, "<f2").reshape(2, DIMS).tolist() == asked.keys.tolist()
     assert (message.num_queries, message.dims, list(message.next_tokens)) == (2, DIMS, [5, 6])
-    assert (message.key_type, message.build_id) == (pb.KEY_TYPE_FLOAT16, "build")
+    assert (message.key_type, message.build_id, message.collection) == (pb.KEY_TYPE_FLOAT16, "build", "code")
     # The datastore stores three tokens of the four.
     assert message.left_context_width == 3
     assert np.frombuffer(message.left_contexts, "<i4").reshape(2, 3).tolist() == [[0, 2, 4], [1, 3, 5]]

@@ -44,6 +44,8 @@ def test_an_address_that_is_none_is_refused(listen: str):
         *(({"partitions": (number,)}, "partitions") for number in (-1, 2**32, 10**1_000)),
         ({"shutdown_grace_s": -1.0}, "shutdown_grace_s"),
         ({"shutdown_grace_s": float("nan")}, "shutdown_grace_s"),
+        ({"build_grace_s": -1.0}, "build_grace_s"),
+        ({"build_grace_s": float("inf")}, "build_grace_s"),
         ({"partitions": (0, -1)}, "partitions"),
         ({"partitions": ()}, "partition"),
     ],
@@ -57,6 +59,24 @@ def test_a_value_out_of_range_is_named(changes: dict[str, object], name: str):
 @pytest.mark.parametrize("changes", [{"search_threads": 256}, {"queue_size": 65_536}, {"partitions": (2**32 - 1,)}])
 def test_a_value_at_the_end_of_its_range_is_taken(changes: dict[str, object]):
     ServeConfig(Path("d"), **changes)
+
+
+@pytest.mark.parametrize("name", ["", "-a", ".", "..", "a/b", "a b", "a=b", "é", "a\n", "x" * 65, "x" * 100_000])
+def test_what_is_no_name_of_a_collection_is_refused(name: str):
+    with pytest.raises(ServeError, match="no name of a collection") as refused:
+        ServeConfig(collections={name: Path("d")})
+    assert len(str(refused.value)) < 500
+
+
+def test_the_one_without_a_name_is_called_default():
+    assert ServeConfig(Path("d"), {"a": Path("e")}).folders == {"default": Path("d"), "a": Path("e")}
+    with pytest.raises(ServeError, match="two datastores are called default"):
+        ServeConfig(Path("d"), {"default": Path("e")})
+
+
+def test_a_server_of_nothing_is_refused():
+    with pytest.raises(ServeError, match="no datastore was named"):
+        ServeConfig()
 
 
 def test_limits_are_at_least_one():

@@ -13,7 +13,7 @@ from tests.support.serving import request_for
 
 DIMS = 4
 CONTEXT = 5
-SERVED = Served("build-1", DIMS, 6, CONTEXT, Limits(max_queries=3, max_neighbors=20, max_nodes=30))
+SERVED = Served(DIMS, 6, CONTEXT, Limits(max_queries=3, max_neighbors=20, max_nodes=30))
 
 
 def unit_keys(count: int) -> np.ndarray:
@@ -24,7 +24,7 @@ def unit_keys(count: int) -> np.ndarray:
 @pytest.mark.parametrize("float32", [False, True])
 def test_a_good_request_passes_whole(float32: bool):
     keys = unit_keys(2)
-    request = request_for(keys, [7, 2**32 - 1], float32=float32, build_id="build-1", nprobe=3, max_depth=2)
+    request = request_for(keys, [7, 2**32 - 1], float32=float32, nprobe=3, max_depth=2)
     queries = check(request, SERVED)
     np.testing.assert_allclose(queries.keys, keys, atol=1e-3)
     assert queries.keys.dtype == np.float32
@@ -154,14 +154,6 @@ def test_a_key_that_was_not_normalised_is_refused(scale: float):
     keys[1] *= scale
     with pytest.raises(RefusedError, match=r"keys: query 1 has length .*L2-normalised"):
         check(request_for(keys, [1, 2], float32=True), SERVED)
-
-
-def test_another_build_is_refused_with_both_values():
-    with pytest.raises(RefusedError) as refused:
-        check(request_for(unit_keys(1), [1], build_id="build-0"), SERVED)
-    assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION
-    assert "'build-0'" in refused.value.message
-    assert "'build-1'" in refused.value.message
 
 
 small = st.integers(0, 5)

@@ -39,7 +39,7 @@ def batches(draw: st.DrawFn) -> DraftBatch:
 
 @given(batches())
 def test_drafts_survive_the_wire(batch: DraftBatch):
-    message = pb.RetrieveResponse.FromString(response_message("build", batch, 3e-6).SerializeToString())
+    message = pb.RetrieveResponse.FromString(response_message("build", "build", batch, 3e-6).SerializeToString())
     drafts = drafts_of(message, asked(len(batch.trees)), vocab_size=VOCAB)
     assert (message.timing.queue_us, message.timing.search_us, message.timing.merge_us) == (3, 7, 8)
     for query, draft in enumerate(drafts):

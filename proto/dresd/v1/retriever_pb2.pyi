@@ -44,12 +44,16 @@ Global___KeyType: _TypeAlias = KeyType  # noqa: Y015
 class GetInfoRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    collection: _builtins.str
     def __init__(
         self,
+        *,
+        collection: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collection", b"collection"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -246,12 +250,20 @@ Global___RoutingTable: _TypeAlias = RoutingTable  # noqa: Y015
 class GetReducerRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    BUILD_ID_FIELD_NUMBER: _builtins.int
+    collection: _builtins.str
+    build_id: _builtins.str
+    """The build whose reducer is asked for; empty is the current one."""
     def __init__(
         self,
+        *,
+        collection: _builtins.str = ...,
+        build_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_id", b"build_id", "collection", b"collection"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -284,12 +296,20 @@ Global___GetReducerResponse: _TypeAlias = GetReducerResponse  # noqa: Y015
 class GetTokenTableRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    COLLECTION_FIELD_NUMBER: _builtins.int
+    BUILD_ID_FIELD_NUMBER: _builtins.int
+    collection: _builtins.str
+    build_id: _builtins.str
+    """The build whose table is asked for; empty is the current one."""
     def __init__(
         self,
+        *,
+        collection: _builtins.str = ...,
+        build_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_id", b"build_id", "collection", b"collection"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -344,11 +364,12 @@ class RetrieveRequest(_message.Message):
     LEFT_CONTEXT_WIDTH_FIELD_NUMBER: _builtins.int
     SPARSE_NEIGHBORS_FIELD_NUMBER: _builtins.int
     MATCH_TEMPERATURE_FIELD_NUMBER: _builtins.int
+    COLLECTION_FIELD_NUMBER: _builtins.int
     REQUIRE_FULL_COVERAGE_FIELD_NUMBER: _builtins.int
     FORWARDED_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     build_id: _builtins.str
-    """The build the caller shook hands with; empty accepts any."""
+    """The build the caller shook hands with; empty accepts the current one."""
     keys: _builtins.bytes
     """num_queries x dims numbers of key_type: reduced, L2-normalised hidden states of the positions
     that predicted `next_tokens`.
@@ -378,6 +399,7 @@ class RetrieveRequest(_message.Message):
     """A neighbour that matches m of the left_context_length tokens stored adds
     exp((m - left_context_length) / match_temperature) to each node of its continuation.
     """
+    collection: _builtins.str
     require_full_coverage: _builtins.bool
     """An answer that lacks partitions is the status UNAVAILABLE, which names them, in place of what was found."""
     forwarded: _builtins.bool
@@ -410,13 +432,14 @@ class RetrieveRequest(_message.Message):
         left_context_width: _builtins.int = ...,
         sparse_neighbors: _builtins.int = ...,
         match_temperature: _builtins.float = ...,
+        collection: _builtins.str = ...,
         require_full_coverage: _builtins.bool = ...,
         forwarded: _builtins.bool = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_id", b"build_id", "dims", b"dims", "forwarded", b"forwarded", "key_type", b"key_type", "keys", b"keys", "left_context_width", b"left_context_width", "left_contexts", b"left_contexts", "match_temperature", b"match_temperature", "max_depth", b"max_depth", "max_nodes", b"max_nodes", "neighbors", b"neighbors", "next_tokens", b"next_tokens", "nprobe", b"nprobe", "num_queries", b"num_queries", "partitions", b"partitions", "require_full_coverage", b"require_full_coverage", "similarity_temperature", b"similarity_temperature", "sparse_neighbors", b"sparse_neighbors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_id", b"build_id", "collection", b"collection", "dims", b"dims", "forwarded", b"forwarded", "key_type", b"key_type", "keys", b"keys", "left_context_width", b"left_context_width", "left_contexts", b"left_contexts", "match_temperature", b"match_temperature", "max_depth", b"max_depth", "max_nodes", b"max_nodes", "neighbors", b"neighbors", "next_tokens", b"next_tokens", "nprobe", b"nprobe", "num_queries", b"num_queries", "partitions", b"partitions", "require_full_coverage", b"require_full_coverage", "similarity_temperature", b"similarity_temperature", "sparse_neighbors", b"sparse_neighbors"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -430,7 +453,10 @@ class RetrieveResponse(_message.Message):
     TREES_FIELD_NUMBER: _builtins.int
     COVERAGE_FIELD_NUMBER: _builtins.int
     TIMING_FIELD_NUMBER: _builtins.int
+    CURRENT_BUILD_ID_FIELD_NUMBER: _builtins.int
     build_id: _builtins.str
+    current_build_id: _builtins.str
+    """The collection's current build where another one answered: it is time to shake hands again. Empty otherwise."""
     @_builtins.property
     def trees(self) -> _containers.RepeatedCompositeFieldContainer[Global___DraftTree]:
         """[num_queries]."""
@@ -446,10 +472,11 @@ class RetrieveResponse(_message.Message):
         trees: _abc.Iterable[Global___DraftTree] | None = ...,
         coverage: Global___Coverage | None = ...,
         timing: Global___ServerTiming | None = ...,
+        current_build_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["coverage", b"coverage", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_id", b"build_id", "coverage", b"coverage", "timing", b"timing", "trees", b"trees"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_id", b"build_id", "coverage", b"coverage", "current_build_id", b"current_build_id", "timing", b"timing", "trees", b"trees"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -29,9 +29,13 @@ class RetrieverStub:
     """Answers (key, left context, next token) with a draft tree made of the continuations of the nearest keys and of the
     longest matching left contexts.
 
-    Statuses: INVALID_ARGUMENT names the offending field; FAILED_PRECONDITION is another build or model;
-    RESOURCE_EXHAUSTED is a full queue; UNAVAILABLE is loading or draining; DEADLINE_EXCEEDED is work dropped
-    because its caller had stopped waiting.
+    A server may serve several named datastores, called collections; a request that names none is for the one called
+    "default", or for the only one. The build of a collection may be replaced by another at any time; for a grace period
+    the old one goes on answering requests that name its build id.
+
+    Statuses: INVALID_ARGUMENT names the offending field; NOT_FOUND is a collection that is not served;
+    FAILED_PRECONDITION is another build or model; RESOURCE_EXHAUSTED is a full queue; UNAVAILABLE is loading or
+    draining; DEADLINE_EXCEEDED is work dropped because its caller had stopped waiting.
     """
 
     def __init__(self, channel):
@@ -71,9 +75,13 @@ class RetrieverServicer:
     """Answers (key, left context, next token) with a draft tree made of the continuations of the nearest keys and of the
     longest matching left contexts.
 
-    Statuses: INVALID_ARGUMENT names the offending field; FAILED_PRECONDITION is another build or model;
-    RESOURCE_EXHAUSTED is a full queue; UNAVAILABLE is loading or draining; DEADLINE_EXCEEDED is work dropped
-    because its caller had stopped waiting.
+    A server may serve several named datastores, called collections; a request that names none is for the one called
+    "default", or for the only one. The build of a collection may be replaced by another at any time; for a grace period
+    the old one goes on answering requests that name its build id.
+
+    Statuses: INVALID_ARGUMENT names the offending field; NOT_FOUND is a collection that is not served;
+    FAILED_PRECONDITION is another build or model; RESOURCE_EXHAUSTED is a full queue; UNAVAILABLE is loading or
+    draining; DEADLINE_EXCEEDED is work dropped because its caller had stopped waiting.
     """
 
     def GetInfo(self, request, context):
@@ -151,9 +159,13 @@ class Retriever:
     """Answers (key, left context, next token) with a draft tree made of the continuations of the nearest keys and of the
     longest matching left contexts.
 
-    Statuses: INVALID_ARGUMENT names the offending field; FAILED_PRECONDITION is another build or model;
-    RESOURCE_EXHAUSTED is a full queue; UNAVAILABLE is loading or draining; DEADLINE_EXCEEDED is work dropped
-    because its caller had stopped waiting.
+    A server may serve several named datastores, called collections; a request that names none is for the one called
+    "default", or for the only one. The build of a collection may be replaced by another at any time; for a grace period
+    the old one goes on answering requests that name its build id.
+
+    Statuses: INVALID_ARGUMENT names the offending field; NOT_FOUND is a collection that is not served;
+    FAILED_PRECONDITION is another build or model; RESOURCE_EXHAUSTED is a full queue; UNAVAILABLE is loading or
+    draining; DEADLINE_EXCEEDED is work dropped because its caller had stopped waiting.
     """
 
     @staticmethod

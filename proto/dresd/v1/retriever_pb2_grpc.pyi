@@ -34,9 +34,13 @@ class RetrieverStub:
     """Answers (key, left context, next token) with a draft tree made of the continuations of the nearest keys and of the
     longest matching left contexts.
 
-    Statuses: INVALID_ARGUMENT names the offending field; FAILED_PRECONDITION is another build or model;
-    RESOURCE_EXHAUSTED is a full queue; UNAVAILABLE is loading or draining; DEADLINE_EXCEEDED is work dropped
-    because its caller had stopped waiting.
+    A server may serve several named datastores, called collections; a request that names none is for the one called
+    "default", or for the only one. The build of a collection may be replaced by another at any time; for a grace period
+    the old one goes on answering requests that name its build id.
+
+    Statuses: INVALID_ARGUMENT names the offending field; NOT_FOUND is a collection that is not served;
+    FAILED_PRECONDITION is another build or model; RESOURCE_EXHAUSTED is a full queue; UNAVAILABLE is loading or
+    draining; DEADLINE_EXCEEDED is work dropped because its caller had stopped waiting.
     """
 
     @_typing.overload
@@ -59,9 +63,13 @@ class RetrieverAsyncStub(RetrieverStub):
     """Answers (key, left context, next token) with a draft tree made of the continuations of the nearest keys and of the
     longest matching left contexts.
 
-    Statuses: INVALID_ARGUMENT names the offending field; FAILED_PRECONDITION is another build or model;
-    RESOURCE_EXHAUSTED is a full queue; UNAVAILABLE is loading or draining; DEADLINE_EXCEEDED is work dropped
-    because its caller had stopped waiting.
+    A server may serve several named datastores, called collections; a request that names none is for the one called
+    "default", or for the only one. The build of a collection may be replaced by another at any time; for a grace period
+    the old one goes on answering requests that name its build id.
+
+    Statuses: INVALID_ARGUMENT names the offending field; NOT_FOUND is a collection that is not served;
+    FAILED_PRECONDITION is another build or model; RESOURCE_EXHAUSTED is a full queue; UNAVAILABLE is loading or
+    draining; DEADLINE_EXCEEDED is work dropped because its caller had stopped waiting.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -80,9 +88,13 @@ class RetrieverServicer(metaclass=_abc_1.ABCMeta):
     """Answers (key, left context, next token) with a draft tree made of the continuations of the nearest keys and of the
     longest matching left contexts.
 
-    Statuses: INVALID_ARGUMENT names the offending field; FAILED_PRECONDITION is another build or model;
-    RESOURCE_EXHAUSTED is a full queue; UNAVAILABLE is loading or draining; DEADLINE_EXCEEDED is work dropped
-    because its caller had stopped waiting.
+    A server may serve several named datastores, called collections; a request that names none is for the one called
+    "default", or for the only one. The build of a collection may be replaced by another at any time; for a grace period
+    the old one goes on answering requests that name its build id.
+
+    Statuses: INVALID_ARGUMENT names the offending field; NOT_FOUND is a collection that is not served;
+    FAILED_PRECONDITION is another build or model; RESOURCE_EXHAUSTED is a full queue; UNAVAILABLE is loading or
+    draining; DEADLINE_EXCEEDED is work dropped because its caller had stopped waiting.
     """
 
     @_abc_1.abstractmethod
