@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from dresd.command_line import UsageError
+from retriever_service.commands import serve_operations
 from retriever_service.commands.output import CommandError
 from retriever_service.echo import quoted
 
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--queue-size", type=int, metavar="N", help="searches that may wait; default: 64")
     parser.add_argument("--skip-checksums", action="store_true", help="do not hash every file before serving")
+    serve_operations.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -35,7 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--collection: two datastores have the same name. Give each a name of its own.")
     if arguments.datastore is None and not collections:
         raise UsageError("No datastore was named. Give its folder, or --collection NAME=DIR for each of several.")
-    from retriever_service.serving.config import ServeConfig, ServeError
+    from retriever_service.serving.config import ServeConfig
+    from retriever_service.serving.errors import ServeError
     from retriever_service.serving.server import run as run_server
 
     chosen = {
@@ -44,7 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
         if (value := getattr(arguments, name)) is not None
     }
     try:
-        config = ServeConfig(arguments.datastore, collections, verify_checksums=not arguments.skip_checksums, **chosen)
+        config = ServeConfig(
+            arguments.datastore,
+            collections,
+            verify_checksums=not arguments.skip_checksums,
+            access=serve_operations.access(arguments),
+            connections=serve_operations.connections(arguments),
+            **chosen,
+        )
     except ServeError as error:
         raise CommandError(str(error)) from error
     return run_server(config)

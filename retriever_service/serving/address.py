@@ -5,25 +5,35 @@ from __future__ import annotations
 import errno
 import socket
 
+import grpc
 import grpc.aio
 
 from retriever_service.echo import echoed
-from retriever_service.serving.config import ServeError, split_address
+from retriever_service.serving.config import split_address
+from retriever_service.serving.errors import ServeError
 
 # An address family that this machine lacks; the other addresses of the same host may still do.
 _ABSENT = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
 
-def bind(server: grpc.aio.Server, listen: str) -> int:
+def bind(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None) -> int:
     """Makes the server listen on "HOST:PORT" and returns the port, the real one when 0 was asked.
+
+    Args:
+        server: not started yet.
+        listen: where.
+        credentials: None for plain text.
 
     Raises:
         ServeError: somebody else listens there, or the address is not this machine's.
     """
     host, port = split_address(listen)
     _try_out(listen, host.strip("[]"), port)
+    address = f"{host or '[::]'}:{port}"
     try:
-        bound: int = server.add_insecure_port(f"{host or '[::]'}:{port}")
+        bound: int = (
+            server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
+        )
     except RuntimeError as error:
         raise ServeError(f"cannot listen on {listen}: {echoed(error)}; choose another address") from error
     return bound

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from retriever_service.echo import echoed, quoted
+from retriever_service.serving.access import Access
+from retriever_service.serving.connections import ConnectionLimits
+from retriever_service.serving.errors import ServeError
 
 DEFAULT_LISTEN = "127.0.0.1:50051"
 DEFAULT_COLLECTION = "default"
@@ -26,10 +29,6 @@ _MAX_SECONDS = 1e6
 """Eleven days; what timers can count."""
 _MAX_LIMIT = 2**32 - 1
 """What the wire can state."""
-
-
-class ServeError(Exception):
-    """A server that cannot start, in one sentence with what to do about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +65,8 @@ class ServeConfig:
         search_threads: searches that run at the same time, 1 to 256.
         queue_size: searches that may wait for a thread, 1 to 65,536; one more is refused with RESOURCE_EXHAUSTED.
         limits: what one request may ask for.
+        connections: what one connection may do.
+        access: who may call.
         build_grace_s: seconds that a build goes on answering those who ask for it after another has replaced it.
         shutdown_grace_s: seconds running requests get to finish after SIGTERM.
         verify_checksums: hash every file before serving (sizes are always checked).
@@ -81,6 +82,8 @@ class ServeConfig:
     search_threads: int = field(default_factory=lambda: min(os.cpu_count() or 1, _MAX_SEARCH_THREADS))
     queue_size: int = 64
     limits: Limits = field(default_factory=Limits)
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    access: Access = field(default_factory=Access)
     build_grace_s: float = 60.0
     shutdown_grace_s: float = 10.0
     verify_checksums: bool = True

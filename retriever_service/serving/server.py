@@ -26,7 +26,9 @@ from retriever_service.serving import logs
 from retriever_service.serving.address import bind
 from retriever_service.serving.background import in_thread
 from retriever_service.serving.collection import Collection, Collections
-from retriever_service.serving.config import DEFAULT_LISTEN, Limits, ServeConfig, ServeError, split_address
+from retriever_service.serving.config import DEFAULT_LISTEN, Limits, ServeConfig, split_address
+from retriever_service.serving.door import door
+from retriever_service.serving.errors import ServeError
 from retriever_service.serving.loaded_build import LoadedBuild
 from retriever_service.serving.registration import SERVICE_NAME, register
 from retriever_service.serving.search_pool import SearchPool
@@ -36,8 +38,6 @@ __all__ = ["DEFAULT_LISTEN", "Limits", "RunningServer", "ServeConfig", "ServeErr
 
 logger = logging.getLogger(__name__)
 
-_MAX_REQUEST_BYTES = 4 << 20
-"""More than the largest request any limits in use allow; a bigger one gets RESOURCE_EXHAUSTED unread."""
 
 _LAST_WORDS_S = 0.5
 """Time for the last answers to leave after the last request is done."""
@@ -90,26 +90,28 @@ async def start(config: ServeConfig, open_datastore: Callable[[Path], Datastore]
         open_datastore: opens a folder, in a thread of its own; by default as the config says.
 
     Raises:
-        ServeError: the address cannot be listened on, or a datastore cannot be read.
+        ServeError: the address cannot be listened on, or certificates, tokens or a datastore cannot be read.
         DatastoreError: a datastore cannot be served.
     """
     opened = open_datastore or functools.partial(
         Datastore.open, partitions=config.partitions, verify_checksums=config.verify_checksums
     )
+    interceptors, credentials = door(config.access, config.listen)
     pool = SearchPool(config.search_threads, config.queue_size, _prepare_search_thread)
     collections = Collections(Collection(name, config.build_grace_s) for name in config.folders)
-    service = RetrieverService(pool, collections)
+    service = RetrieverService(pool, collections, config.connections.stream_age_s)
     health_servicer = health.aio.HealthServicer()
     for name in ("", SERVICE_NAME, *map(health_name, config.folders)):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
     # Without so_reuseport=0 a second server on the same port would start and take half of the connections.
     server = grpc.aio.server(
-        options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES)]
+        interceptors=interceptors, options=[("grpc.so_reuseport", 0), *config.connections.options()]
     )
     register(service, server)
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    running = RunningServer(server, health_servicer, service, pool, bind(server, config.listen))
+    if config.access.reflection:
+        reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    running = RunningServer(server, health_servicer, service, pool, bind(server, config.listen, credentials))
     await server.start()
     try:
         for collection in collections:

@@ -41,11 +41,13 @@ class RetrieverService(pb_grpc.RetrieverServicer):
     Args:
         pool: runs the searches; the service does not close it.
         collections: whose current builds may be replaced at any time.
+        stream_age_s: when a stream ends by itself, with OK once what it has read is answered; None for never.
     """
 
-    def __init__(self, pool: SearchPool, collections: Collections) -> None:
+    def __init__(self, pool: SearchPool, collections: Collections, stream_age_s: float | None = None) -> None:
         self._pool = pool
         self._collections = collections
+        self._stream_age_s = stream_age_s
         self._draining = False
         self._streams: set[Stream] = set()
         self._open_calls = 0
@@ -72,6 +74,17 @@ class RetrieverService(pb_grpc.RetrieverServicer):
             self._open_calls -= 1
             if self._open_calls == 0:
                 self._idle.set()
+
+    @contextlib.contextmanager
+    def _aging(self, stream: Stream) -> Iterator[None]:
+        if self._stream_age_s is None:
+            yield
+            return
+        timer = asyncio.get_running_loop().call_later(self._stream_age_s, stream.stop_reading)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     # A request is None where the bytes sent were no message; see `registration`.
 
@@ -133,7 +146,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         self._streams.add(stream)
         # A generator suspended at a yield is not told of a cancelled call; this is.
         context.add_done_callback(lambda _: stream.abandon())  # type: ignore[arg-type]  # any callable will do
-        with self._open_call():
+        with self._open_call(), self._aging(stream):
             try:
                 if self._draining:
                     stream.stop_reading()

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -112,13 +112,19 @@ def local_config(path: Path, **options: object) -> ServeConfig:
 class ServerProcess:
     """`dresd-retriever serve` as a process."""
 
-    def __init__(self, datastore: Path, *arguments: str, listen: str = "127.0.0.1:0") -> None:
+    def __init__(
+        self,
+        datastore: Path,
+        *arguments: str,
+        listen: str = "127.0.0.1:0",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "retriever_service.cli", "serve", str(datastore), "--listen", listen, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
             preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # ignored where tests run under nohup
         )
 

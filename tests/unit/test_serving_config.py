@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from retriever_service.serving.config import Limits, ServeConfig, ServeError, split_address
+from retriever_service.serving.config import Limits, ServeConfig, split_address
+from retriever_service.serving.connections import ConnectionLimits
+from retriever_service.serving.errors import ServeError
 
 
 @pytest.mark.parametrize(
@@ -82,3 +84,25 @@ def test_a_server_of_nothing_is_refused():
 def test_limits_are_at_least_one():
     with pytest.raises(ServeError, match="max_nodes is 0"):
         Limits(max_nodes=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_request_bytes", 0),
+        ("max_streams", 0),
+        ("keepalive_s", 0.0),
+        ("keepalive_timeout_s", float("inf")),
+        ("min_ping_s", -1.0),
+        ("max_age_s", float("nan")),
+    ],
+)
+def test_a_limit_of_connections_out_of_range_is_named(name: str, value: float):
+    with pytest.raises(ServeError, match=name):
+        ConnectionLimits(**{name: value})  # type: ignore[arg-type]
+
+
+def test_connections_that_never_grow_old_have_streams_that_never_end():
+    limits = ConnectionLimits(max_age_s=0.0)
+    assert limits.stream_age_s is None
+    assert not any("connection_age" in name for name, _ in limits.options())

@@ -1,0 +1,88 @@
+"""The options of `serve` that operators of any server know: certificates, tokens, connections.
+
+Files are named by option or by environment variable; what is in them is never an option.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from retriever_service.commands.output import CommandError
+
+if TYPE_CHECKING:
+    from retriever_service.serving.access import Access
+    from retriever_service.serving.connections import ConnectionLimits
+
+_FILES = {
+    "tls_cert": ("DRESD_SERVE_TLS_CERT", "the server's certificate chain, PEM; serves TLS"),
+    "tls_key": ("DRESD_SERVE_TLS_KEY", "its private key, PEM, not encrypted"),
+    "tls_client_ca": ("DRESD_SERVE_TLS_CLIENT_CA", "callers need a certificate of these authorities, PEM"),
+    "token_file": ("DRESD_SERVE_TOKEN_FILE", "callers need one of these bearer tokens, one a line"),
+}
+_CONNECTIONS = {
+    "max_request_bytes": (int, "longest request"),
+    "max_streams": (int, "calls open at a time on one connection"),
+    "keepalive_s": (float, "silence after which a connection is probed"),
+    "max_age_s": (float, "age at which a connection is to be made anew, 10%% more or less; 0 is never"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options."""
+    access = parser.add_argument_group("access", "files are read again when they change")
+    for name, (variable, help_text) in _FILES.items():
+        access.add_argument(_option(name), type=Path, metavar="FILE", help=f"{help_text}; or ${variable}")
+    access.add_argument("--auth-health", action="store_true", help="health checks need a token, too")
+    access.add_argument("--no-reflection", action="store_true", help="do not tell callers which calls there are")
+    connections = parser.add_argument_group("connections")
+    for name, (kind, help_text) in _CONNECTIONS.items():
+        connections.add_argument(_option(name), type=kind, metavar="N" if kind is int else "S", help=help_text)
+
+
+def access(arguments: argparse.Namespace) -> Access:
+    """Who may call.
+
+    Raises:
+        CommandError: a certificate without its key, or the other way round.
+    """
+    from retriever_service.serving.access import Access, TlsFiles
+
+    files = {name: getattr(arguments, name) or _from_environment(variable) for name, (variable, _) in _FILES.items()}
+    certificate, key, client_ca = files["tls_cert"], files["tls_key"], files["tls_client_ca"]
+    tls = TlsFiles(certificate, key, client_ca) if certificate is not None and key is not None else None
+    if tls is None and any((certificate, key, client_ca)):
+        raise CommandError("TLS needs a certificate and its key; give both --tls-cert and --tls-key, or neither")
+    return Access(
+        tls=tls,
+        token_file=files["token_file"],
+        open_health=not arguments.auth_health,
+        reflection=not arguments.no_reflection,
+    )
+
+
+def connections(arguments: argparse.Namespace) -> ConnectionLimits:
+    """What one connection may do.
+
+    Raises:
+        CommandError: a value is out of range.
+    """
+    from retriever_service.serving.connections import ConnectionLimits
+    from retriever_service.serving.errors import ServeError
+
+    chosen = {name: value for name in _CONNECTIONS if (value := getattr(arguments, name)) is not None}
+    try:
+        return ConnectionLimits(**chosen)
+    except ServeError as error:
+        raise CommandError(str(error)) from error
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _from_environment(variable: str) -> Path | None:
+    value = os.environ.get(variable)
+    return Path(value) if value else None

@@ -1,0 +1,33 @@
+"""What stands at a server's port: its credentials, and the interceptors that every call passes.
+
+The same for the port that answers decoders and for any other. Knows access rules, no calls.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import grpc
+import grpc.aio
+
+from retriever_service.serving.access import Access
+from retriever_service.serving.authentication import HEALTH, Authentication
+from retriever_service.serving.bearer_tokens import BearerTokens
+from retriever_service.serving.tls import server_credentials
+
+logger = logging.getLogger(__name__)
+
+
+def door(access: Access, listen: str) -> tuple[Sequence[grpc.aio.ServerInterceptor], grpc.ServerCredentials | None]:
+    """Interceptors and credentials for a server that listens on `listen`; None is plain text.
+
+    Raises:
+        ServeError: a file cannot be read or used.
+    """
+    credentials = None if access.tls is None else server_credentials(access.tls)
+    if access.token_file is None:
+        return (), credentials
+    if credentials is None and not listen.startswith(("127.", "localhost:", "[::1]:")):
+        logger.warning("bearer tokens cross the network to %s in plain text; give the server a certificate", listen)
+    return (Authentication(BearerTokens(access.token_file), (HEALTH,) if access.open_health else ()),), credentials
