@@ -9,12 +9,13 @@ import sys
 from collections.abc import Sequence
 
 from dresd.command_line import Command, run_command
-from retriever_service.commands import build, inspect, serve, verify
+from retriever_service.commands import build, inspect, serve, tune, verify
 from retriever_service.commands.output import CommandError
 
 _COMMANDS = {
     "build": Command("build a datastore from a corpus and a model", build.add_arguments, build.run),
     "serve": Command("serve a datastore over gRPC", serve.add_arguments, serve.run),
+    "tune": Command("choose how many lists a search reads, by measured recall", tune.add_arguments, tune.run),
     "inspect": Command("show what a datastore consists of", inspect.add_arguments, inspect.run),
     "verify": Command("check every byte and count of a datastore", verify.add_arguments, verify.run),
 }

@@ -73,26 +73,23 @@ class Indexer:
         codec: str,
         vocab_size: int,
         seed: int,
-        nprobe: int,
     ) -> SegmentRecord:
-        """Writes one partition's entries; reads every block, holds this partition's entries only."""
-        chosen = []
-        for block, tokens in self._entries():
-            ordinals = block.first_entry + np.arange(len(tokens.next_tokens))
-            rows = np.flatnonzero(split_entries(routing, tokens.next_tokens, ordinals) == partition)
-            keys = EmbeddedBlock.load(block_path(self.embedded, block)).vectors[rows].astype(np.float32)
-            chosen.append(
-                EntryBatch(keys, tokens.next_tokens[rows], tokens.continuations[rows], tokens.left_contexts[rows])
-            )
+        """Writes one partition's entries; reads every block once and holds the entries of one."""
         return write_partition(
             datastore / segment_directory(partition),
-            EntryBatch.concatenate(chosen),
+            self._entries_of(routing, partition),
             codec=codec,
             vocab_size=vocab_size,
             num_entries_total=self.num_entries,
             seed=seed,
-            nprobe=nprobe,
         )
+
+    def _entries_of(self, routing: RoutingTable, partition: int) -> Iterator[EntryBatch]:
+        for block, tokens in self._entries():
+            ordinals = block.first_entry + np.arange(len(tokens.next_tokens))
+            rows = np.flatnonzero(split_entries(routing, tokens.next_tokens, ordinals) == partition)
+            keys = EmbeddedBlock.load(block_path(self.embedded, block)).vectors[rows].astype(np.float32)
+            yield EntryBatch(keys, tokens.next_tokens[rows], tokens.continuations[rows], tokens.left_contexts[rows])
 
     def write_token_table(self, path: Path) -> None:
         """Writes what the model held likely after each token, and each pair of tokens."""

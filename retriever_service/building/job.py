@@ -44,13 +44,10 @@ from retriever_service.datastore import (
     assign_tokens,
     save_routing,
     token_dtype,
+    tune_built,
     write_manifest,
 )
-from retriever_service.datastore.writer import MIN_DATASTORE_TO_CLUSTER
 
-# Lists searched within a next token, where its entries are split into lists at all. A default nobody has tuned yet;
-# a request may ask for another number, and the manifest states the recall that this one gave.
-_NPROBE = 16
 _PACKAGES = ("dresd", "faiss-cpu", "faiss-gpu", "numpy", "ray", "torch", "transformers")
 
 
@@ -91,6 +88,7 @@ def _build(config: BuildConfig, progress: Progress) -> Manifest:
                 )
             manifest = stages.manifest(reading, *stages.embed_and_index())
         write_manifest(workspace.datastore, manifest)
+        manifest = tune_built(workspace.datastore)
         workspace.publish()
     return manifest
 
@@ -221,7 +219,6 @@ class _Stages:
             codec=config.codec,
             vocab_size=identity.vocab_size,
             seed=config.seed,
-            nprobe=_nprobe(entries),
         )
         tasks: list[Callable[[], SegmentRecord | None]] = [partial(write, part) for part in range(config.partitions)]
         tasks.append(partial(indexer.write_token_table, datastore / TOKEN_TABLE_FILE))
@@ -270,7 +267,7 @@ class _Stages:
             left_context_length=LEFT_CONTEXT_LENGTH,
             token_dtype=token_dtype(identity.vocab_size),
             codec=config.codec,
-            nprobe=_nprobe(entries),
+            nprobe=0,
             num_entries=entries,
             files=files,
             partitions=[
@@ -281,10 +278,6 @@ class _Stages:
             command=config.command,
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         )
-
-
-def _nprobe(entries: int) -> int:
-    return _NPROBE if entries >= MIN_DATASTORE_TO_CLUSTER else 0
 
 
 def _report_skipped(reading: Reading, target: _Target, progress: Progress, *, respond: bool) -> None:

@@ -24,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the datastore's folder, made here")
     parser.add_argument("--partitions", type=int, default=1, metavar="P", help="parts by next token; default: 1")
     parser.add_argument("--dims", type=int, default=64, metavar="N", help="numbers in a key; default: 64")
-    parser.add_argument("--codec", default="sq8", metavar="NAME", help="flat, sq8 or sq4: bits of a key; default: sq8")
+    parser.add_argument(
+        "--codec", default="sq8", metavar="NAME", help="flat, sq8, sq4 or pq: how keys are coded; default: sq8"
+    )
     parser.add_argument(
         "--continuation", type=int, default=16, metavar="N", help="tokens kept after an entry; default: 16"
     )

@@ -55,6 +55,11 @@ def _lines(inspection: Inspection, manifest: Manifest) -> Iterator[str]:
         f"{'every list' if manifest.nprobe == 0 else f'{manifest.nprobe} lists'} of a token searched, "
         f"recall@50 {inspection.recall:.3f}"
     )
+    if (tuning := manifest.tuning) is not None:
+        yield (
+            f"             chosen for recall@{tuning.neighbors} {tuning.target_recall:g}: {tuning.recall:.4f} "
+            f"({tuning.every_list_recall:.4f} with every list) on {tuning.held_out_keys:,} held-out keys"
+        )
     yield (
         f"  entries    {inspection.num_entries:,} of {tokens.num_tokens:,} next tokens "
         f"(a token has {tokens.median:,.0f} at the median, {tokens.p99:,.0f} at p99, {tokens.max:,} at most); "

@@ -5,7 +5,7 @@ from retriever_service.datastore.entries import EntryBatch
 from retriever_service.datastore.errors import DatastoreError
 from retriever_service.datastore.fields import MAX_NPROBE
 from retriever_service.datastore.inspection import Inspection, PartitionInspection, TokenSkew, TokenWeight, inspect
-from retriever_service.datastore.layout import segment_directory
+from retriever_service.datastore.layout import MAX_RECALL_NEIGHBORS, RECALL_NEIGHBORS, segment_directory
 from retriever_service.datastore.manifest import (
     CHECKSUM_FIELD,
     FORMAT_VERSION,
@@ -19,6 +19,7 @@ from retriever_service.datastore.manifest import (
     Manifest,
     PartitionRecord,
     SegmentRecord,
+    TuningRecord,
     manifest_checksum,
     read_manifest,
     write_manifest,
@@ -28,6 +29,7 @@ from retriever_service.datastore.routing import assign_tokens, save_routing, spl
 from retriever_service.datastore.store import Datastore
 from retriever_service.datastore.token_table import TokenTableBuilder, save_token_table
 from retriever_service.datastore.tokens import token_dtype
+from retriever_service.datastore.tuning import UnreachableRecallError, tune, tune_built
 from retriever_service.datastore.verification import VerificationReport, verify
 from retriever_service.datastore.writer import write_partition
 
@@ -37,6 +39,8 @@ __all__ = [
     "FORMAT_VERSION",
     "MANIFEST_FILE",
     "MAX_NPROBE",
+    "MAX_RECALL_NEIGHBORS",
+    "RECALL_NEIGHBORS",
     "REDUCER_FILE",
     "ROUTING_FILE",
     "TOKEN_TABLE_FILE",
@@ -57,6 +61,8 @@ __all__ = [
     "TokenSkew",
     "TokenTableBuilder",
     "TokenWeight",
+    "TuningRecord",
+    "UnreachableRecallError",
     "VerificationReport",
     "assign_tokens",
     "inspect",
@@ -67,6 +73,8 @@ __all__ = [
     "segment_directory",
     "split_entries",
     "token_dtype",
+    "tune",
+    "tune_built",
     "verify",
     "write_manifest",
     "write_partition",

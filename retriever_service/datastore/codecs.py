@@ -1,7 +1,7 @@
 """How keys are coded in the index, by name, and FAISS's classes behind the names.
 
-To add a codec: a row in `_SCALAR_TYPES` (or a branch in `new_index`), and its measured recall in the documentation.
-This module knows FAISS and nothing of a datastore's files.
+To add a codec: a row in `_SCALAR_TYPES` (or a branch in `new_index`, `matches` and `key_at`), and its measured recall
+in the documentation. This module knows FAISS and nothing of a datastore's files.
 """
 
 from __future__ import annotations
@@ -19,29 +19,33 @@ from numpy.typing import NDArray
 
 _SCALAR_TYPES = {"sq8": faiss.ScalarQuantizer.QT_8bit, "sq4": faiss.ScalarQuantizer.QT_4bit}
 
-CODECS = ("flat", *_SCALAR_TYPES)
-"""Known names: float32, 8 bits and 4 bits a dimension."""
+CODECS = ("flat", *_SCALAR_TYPES, "pq")
+"""Known names: float32, 8 bits and 4 bits a dimension, and a product quantiser of 4 bits a dimension."""
+
+MAX_TRAINING_KEYS = 1 << 16
+"""A codec is trained on so many keys at most; more change its recall by less than the sample does."""
+
+_PQ_BITS = 8
 
 FaissIndex = Any
 """An IVF index or its lists; FAISS's type stubs leave out much of both."""
 
 
-def new_index(codec: str, keys: NDArray[np.float32], lists: NDArray[np.int64], num_lists: int) -> FaissIndex:
-    """An inverted-list index of `keys`, whose ids are their rows.
+def new_index(codec: str, training: NDArray[np.float32], num_lists: int) -> FaissIndex:
+    """An empty inverted-list index whose codec is trained; `add` fills it.
 
     The lists are chosen by the caller, here and in every search, so the index's own coarse quantiser stays empty: no
     bytes for centroids nobody asks.
 
     Args:
         codec: one of `CODECS`.
-        keys: float32 [n, dims].
-        lists: int64 [n], the list of each key.
+        training: float32 [m, dims], C-contiguous, at least one: what the codec is fitted to.
         num_lists: lists in the index.
 
     Raises:
         ValueError: for an unknown codec.
     """
-    dims = keys.shape[1]
+    dims = training.shape[1]
     quantizer = faiss.IndexFlatIP(dims)
     index: FaissIndex
     if codec == "flat":
@@ -50,14 +54,36 @@ def new_index(codec: str, keys: NDArray[np.float32], lists: NDArray[np.int64], n
         index = faiss.IndexIVFScalarQuantizer(
             quantizer, dims, num_lists, _SCALAR_TYPES[codec], faiss.METRIC_INNER_PRODUCT
         )
-        index.sq.train(keys)
+        index.sq.train(training)
+    elif codec == "pq":
+        pieces = _pq_pieces(dims)
+        index = faiss.IndexIVFPQ(quantizer, dims, num_lists, pieces, _PQ_BITS, faiss.METRIC_INNER_PRODUCT)
+        index.pq.cp.min_points_per_centroid = 1
+        # FAISS refuses fewer points than centroids. Repeated ones make every point a centroid: no loss at all.
+        index.pq.train(np.resize(training, (max(len(training), 1 << _PQ_BITS), dims)))
     else:
         raise ValueError(f"codec must be one of {', '.join(CODECS)}, not {codec!r}")
     index.by_residual = False
     index.is_trained = True
-    rows = np.arange(len(keys), dtype=np.int64)
-    index.add_core(len(keys), faiss.swig_ptr(keys), faiss.swig_ptr(rows), faiss.swig_ptr(lists))
     return index
+
+
+def _pq_pieces(dims: int) -> int:
+    # Two dimensions a byte: on keys of models it finds more than as many bytes of sq4, and half as many lose a fifth.
+    return dims // 2 if dims % 2 == 0 else dims
+
+
+def add(index: FaissIndex, keys: NDArray[np.float32], first_row: int, lists: NDArray[np.int64]) -> None:
+    """Adds keys whose ids are their rows, counted from `first_row`.
+
+    Args:
+        index: from `new_index`.
+        keys: float32 [n, dims], C-contiguous.
+        first_row: of these keys.
+        lists: int64 [n], C-contiguous, the list of each.
+    """
+    rows = np.arange(first_row, first_row + len(keys), dtype=np.int64)
+    index.add_core(len(keys), faiss.swig_ptr(keys), faiss.swig_ptr(rows), faiss.swig_ptr(lists))
 
 
 _reading = threading.Lock()
@@ -113,10 +139,16 @@ def _name_for_faiss(path: Path, descriptor: int) -> str:
 
 def matches(index: FaissIndex, codec: str) -> bool:
     """Whether an index read from a file is what `new_index` makes for this codec."""
-    if index.metric_type != faiss.METRIC_INNER_PRODUCT:
+    if not isinstance(index, faiss.IndexIVF) or index.metric_type != faiss.METRIC_INNER_PRODUCT or index.by_residual:
         return False
     if codec == "flat":
         return isinstance(index, faiss.IndexIVFFlat)
+    if codec == "pq":
+        return (
+            isinstance(index, faiss.IndexIVFPQ)
+            and (index.pq.M, index.pq.nbits, index.polysemous_ht) == (_pq_pieces(index.d), _PQ_BITS, 0)
+            and index.code_size == index.pq.code_size
+        )
     return isinstance(index, faiss.IndexIVFScalarQuantizer) and index.sq.qtype == _SCALAR_TYPES[codec]
 
 
@@ -129,7 +161,7 @@ def search_lists(
     with parameters and statistics of this call's own.
 
     Args:
-        index: as made by `new_index` or read from a file.
+        index: filled by `add`, or read from a file.
         keys: float32 [b, dims], C-contiguous.
         lists: int64 [b, lists a query], C-contiguous, -1 for none.
         neighbors: best rows wanted.
@@ -178,7 +210,8 @@ def key_at(index: FaissIndex, number: int, offset: int) -> NDArray[np.float32]:
     if isinstance(index, faiss.IndexIVFFlat):
         flat: NDArray[np.float32] = code.view(np.float32)
         return flat
-    decoded: NDArray[np.float32] = index.sq.decode(code[None])[0]
+    quantizer: FaissIndex = index.pq if isinstance(index, faiss.IndexIVFPQ) else index.sq
+    decoded: NDArray[np.float32] = quantizer.decode(code[None])[0]
     return decoded
 
 

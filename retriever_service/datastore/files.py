@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tokenize import TokenError
@@ -82,10 +82,13 @@ def parse_tensors(path: Path, content: bytes) -> dict[str, Array]:
         raise DatastoreError(f"{path} is not a readable safetensors file: {echoed(error)}.", REBUILD_HINT) from error
 
 
-def save_rows(path: Path, rows: Array) -> None:
-    """Writes an array as an .npy file."""
+def save_rows(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], chunks: Iterable[Array]) -> None:
+    """Writes an array as an .npy file, some of its rows after the others."""
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     with replacing(path) as beside, beside.open("wb") as file:
-        np.save(file, rows, allow_pickle=False)
+        np.lib.format.write_array_header_1_0(file, header)
+        for chunk in chunks:
+            file.write(np.ascontiguousarray(chunk, dtype).data)
 
 
 def map_rows(path: Path, *, shape: tuple[int, ...], dtype: DTypeLike) -> Array:

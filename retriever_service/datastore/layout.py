@@ -8,6 +8,7 @@ ranges, and an entry's id is its row. Its files:
 - `centroids.npy`: float16 [m, dims], the centres of the lists of those tokens that have more than one.
 - `continuations.npy`, `left_contexts.npy`: stored tokens, a row each entry.
 - `suffix_order.npy`: uint32 [n], within a token's range its rows ordered by left context, most recent token first.
+- `held_out.safetensors`: keys with their true neighbours, where tokens may have several lists (see `held_out`).
 
 Both the writer and the reader follow this module; it reads and writes nothing itself.
 """
@@ -25,13 +26,16 @@ CENTROIDS_FILE = "centroids.npy"
 CONTINUATIONS_FILE = "continuations.npy"
 LEFT_CONTEXTS_FILE = "left_contexts.npy"
 SUFFIX_ORDER_FILE = "suffix_order.npy"
+HELD_OUT_FILE = "held_out.safetensors"
 SEGMENT_FILES = (
     CENTROIDS_FILE, CONTINUATIONS_FILE, DIRECTORY_FILE, INDEX_FILE, LEFT_CONTEXTS_FILE, SUFFIX_ORDER_FILE,
 )  # fmt: skip
 DIRECTORY_ARRAYS = ("entry_offsets", "list_offsets", "tokens")
 
 RECALL_NEIGHBORS = 50
-"""Recall is that of so many neighbours."""
+"""Recall is that of so many neighbours, if nobody asks for others."""
+MAX_RECALL_NEIGHBORS = 100
+"""The true neighbours of a held-out key are stored up to so many."""
 
 
 def segment_directory(partition: int, segment: int = 0) -> str:

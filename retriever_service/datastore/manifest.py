@@ -72,6 +72,20 @@ class SegmentRecord(_Record):
     recall: Share
 
 
+class TuningRecord(_Record):
+    """How `nprobe` was chosen: the least that finds `target_recall` of the `neighbors` true nearest keys.
+
+    `recall` is what it finds, `every_list_recall` what a search of all lists would (what is missing there is the
+    codec's), both over `held_out_keys` keys.
+    """
+
+    target_recall: Share
+    neighbors: Count
+    recall: Share
+    every_list_recall: Share
+    held_out_keys: Count
+
+
 class PartitionRecord(_Record):
     """A partition is a list of segments (today one; none when it holds no entries)."""
 
@@ -109,7 +123,8 @@ class CorpusProvenance(_Record):
 class Manifest(_Record):
     """Everything a reader needs to know before it opens any other file.
 
-    `nprobe` is the default number of inverted lists searched within the next token's (0: all of them, exact).
+    `nprobe` is the default number of inverted lists searched within the next token's (0: all of them, exact), and
+    `tuning` is how it was chosen, where it was.
     `files` records the files of the whole datastore, the segments those of their own folder.
     """
 
@@ -123,6 +138,7 @@ class Manifest(_Record):
     token_dtype: TokenDtype
     codec: Codec
     nprobe: Nprobe
+    tuning: TuningRecord | None = None
     num_entries: Count
     files: dict[PlainName, FileRecord]
     partitions: Annotated[list[PartitionRecord], Field(min_length=1)]

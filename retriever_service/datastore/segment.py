@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,6 +20,7 @@ from retriever_service.datastore.layout import (
     CONTINUATIONS_FILE,
     DIRECTORY_ARRAYS,
     DIRECTORY_FILE,
+    HELD_OUT_FILE,
     INDEX_FILE,
     LEFT_CONTEXTS_FILE,
     SEGMENT_FILES,
@@ -70,7 +70,7 @@ class Segment:
     @classmethod
     def open(cls, directory: Path, record: SegmentRecord, manifest: Manifest, *, verify_checksums: bool) -> Segment:
         """Opens a segment of at least one entry; raises DatastoreError naming the file at fault."""
-        if set(record.files) != set(SEGMENT_FILES):
+        if set(record.files) not in (set(SEGMENT_FILES), {*SEGMENT_FILES, HELD_OUT_FILE}):
             raise DatastoreError(f"The manifest lists other files than a segment has for {directory}.", REBUILD_HINT)
         # Everything is compared with the manifest before FAISS sees a byte of it.
         for name, file in record.files.items():
@@ -196,8 +196,7 @@ def _map_index(
         reason = str(error).strip().splitlines()[-1] if str(error).strip() else "out of memory"
         raise DatastoreError(f"{path} is not a readable index: {echoed(reason)}", REBUILD_HINT) from error
     if (
-        not isinstance(index, faiss.IndexIVF)
-        or not codecs.matches(index, manifest.codec)
+        not codecs.matches(index, manifest.codec)
         or index.d != manifest.key_recipe.dims
         or index.nlist != list_offsets[-1]
     ):

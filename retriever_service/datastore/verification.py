@@ -16,15 +16,17 @@ from numpy.typing import NDArray
 from retriever_service.datastore import codecs
 from retriever_service.datastore.errors import DatastoreError
 from retriever_service.datastore.files import REBUILD_HINT
+from retriever_service.datastore.held_out import HeldOut
 from retriever_service.datastore.layout import (
     CONTINUATIONS_FILE,
     DIRECTORY_FILE,
+    HELD_OUT_FILE,
     INDEX_FILE,
     LEFT_CONTEXTS_FILE,
     RECALL_NEIGHBORS,
     SUFFIX_ORDER_FILE,
 )
-from retriever_service.datastore.manifest import FileRecord, Manifest, read_manifest
+from retriever_service.datastore.manifest import FileRecord, Manifest, SegmentRecord, read_manifest
 from retriever_service.datastore.segment import Segment, check_file
 from retriever_service.datastore.store import Datastore
 
@@ -76,7 +78,7 @@ def verify(path: Path | str, *, sample: int = 1000, seed: int = 0) -> Verificati
                 store.segments[partition.index],
                 strict=True,
             )
-            for name, problem in _problems(store, partition.index, opened.segment)
+            for name, problem in _problems(store, partition.index, record, opened.segment)
         ]
     )
     sampled = min(sample, store.num_entries)
@@ -120,7 +122,7 @@ def _raise_for(problems: list[str]) -> None:
         raise DatastoreError(" ".join(problems), REBUILD_HINT)
 
 
-def _problems(store: Datastore, partition: int, segment: Segment) -> Iterator[tuple[str, str]]:
+def _problems(store: Datastore, partition: int, record: SegmentRecord, segment: Segment) -> Iterator[tuple[str, str]]:
     """What no build writes, by file: hashes only tell that a file is as it was written."""
     vocab_size = store.manifest.model.vocab_size
     queries, partitions = store.routing.lookup(segment.tokens)
@@ -137,6 +139,12 @@ def _problems(store: Datastore, partition: int, segment: Segment) -> Iterator[tu
             yield name, "it has tokens beyond the vocabulary or after padding."
     if not _is_suffix_order(segment):
         yield SUFFIX_ORDER_FILE, "its rows are not ordered by left context."
+    if HELD_OUT_FILE in record.files:
+        file = store.path / record.directory / HELD_OUT_FILE
+        held_out = HeldOut.load(file, dims=store.manifest.key_recipe.dims, num_entries=len(segment))
+        near = np.repeat(segment.next_tokens_of(held_out.rows), np.diff(held_out.offsets))
+        if not np.array_equal(segment.next_tokens_of(held_out.neighbors), near):
+            yield HELD_OUT_FILE, "its neighbours have other next tokens."
 
 
 def _chunks(stored: NDArray[Any]) -> Iterator[NDArray[Any]]:

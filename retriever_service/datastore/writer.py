@@ -1,5 +1,6 @@
 """Writing one segment: the entries of a partition in list order, with their index.
 
+Entries come in batches and wait on disk, so memory holds the coded keys and a few numbers an entry, not the entries.
 Equal input gives equal bytes. This module must not know where entries come from.
 """
 
@@ -7,170 +8,157 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
-import faiss
 import numpy as np
 from numpy.typing import NDArray
 
 from retriever_service.datastore import codecs
+from retriever_service.datastore.clustering import MIN_DATASTORE_TO_CLUSTER, Arrangement, arrange
 from retriever_service.datastore.entries import EntryBatch
+from retriever_service.datastore.entry_spool import EntrySpool, spooled
 from retriever_service.datastore.files import replacing, save_rows, save_tensors
+from retriever_service.datastore.held_out import HeldOut
 from retriever_service.datastore.layout import (
     CENTROIDS_FILE,
     CONTINUATIONS_FILE,
     DIRECTORY_ARRAYS,
     DIRECTORY_FILE,
+    HELD_OUT_FILE,
     INDEX_FILE,
     LEFT_CONTEXTS_FILE,
     RECALL_NEIGHBORS,
     SEGMENT_FILES,
     SUFFIX_ORDER_FILE,
-    TokenLists,
 )
 from retriever_service.datastore.manifest import FileRecord, SegmentRecord
-from retriever_service.datastore.tokens import pack, token_dtype
 
-MIN_ENTRIES_TO_CLUSTER = 1_000
-"""A token with fewer entries has one list."""
-MIN_DATASTORE_TO_CLUSTER = 100_000
-"""In a datastore with fewer entries every token has one list: its search is exact."""
-
-_RECALL_SAMPLE = 256
 _MAX_ROWS = 2**32 - 1
-_TIE = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """Where the tokens, lists and rows of a segment lie.
-
-    Attributes:
-        tokens: int64 [T], ascending.
-        token_lists: theirs.
-        entry_offsets: int64 [T + 1], the rows of each token.
-        order: int64 [n], the entry that becomes each row.
-        lists: int64 [n], the list of each row.
-    """
-
-    tokens: NDArray[np.int64]
-    token_lists: TokenLists
-    entry_offsets: NDArray[np.int64]
-    order: NDArray[np.int64]
-    lists: NDArray[np.int64]
+_ROWS_AT_ONCE = 1 << 16
+_SUFFIX_ROWS_AT_ONCE = 1 << 18
 
 
 def write_partition(
     directory: Path,
-    entries: EntryBatch,
+    batches: Iterable[EntryBatch],
     *,
     codec: str,
     vocab_size: int,
     num_entries_total: int,
     seed: int,
-    nprobe: int = 0,
 ) -> SegmentRecord:
     """Writes a partition's entries as one segment.
 
     Args:
         directory: the segment's folder, created here; `segment_directory` names it, directly in the datastore's folder.
-        entries: all entries of the partition; may be empty.
+            It is gone again when this fails.
+        batches: all entries of the partition, maybe none; read once, one batch at a time.
         codec: one of `CODECS`.
         vocab_size: of the target model.
         num_entries_total: entries of the whole datastore: decides whether tokens are split into lists.
-        seed: of the clustering and the sample that recall is measured on.
-        nprobe: lists searched within a token when recall is measured, 0 for all.
+        seed: of the clustering and the keys that are held out.
 
     Returns:
-        The record for the manifest.
+        The record for the manifest; its recall is that of the codec, every list of a token searched.
 
     Raises:
         ValueError: for entries that `EntryBatch.check_values` refuses, too many of them, or an unknown codec.
         OSError: when a file cannot be written (a full disk included).
     """
-    entries.check_values(vocab_size)
+    directory.mkdir(parents=True)
+    try:
+        with spooled(batches, directory, vocab_size) as entries, codecs.one_thread():
+            if len(entries) == 0:
+                return SegmentRecord(directory=directory.name, num_entries=0, files={}, recall=1.0)
+            cluster = num_entries_total >= MIN_DATASTORE_TO_CLUSTER
+            names, recall = _write(directory, entries, codec=codec, cluster=cluster, seed=seed)
+            return SegmentRecord(
+                directory=directory.name,
+                num_entries=len(entries),
+                files={name: FileRecord.of(directory / name) for name in names},
+                recall=recall,
+            )
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+def _write(
+    directory: Path, entries: EntrySpool, *, codec: str, cluster: bool, seed: int
+) -> tuple[tuple[str, ...], float]:
+    """Writes the files; returns their names and the recall."""
     if len(entries) > _MAX_ROWS:
         raise ValueError(f"a segment holds at most {_MAX_ROWS} entries; build with more partitions")
-    directory.mkdir(parents=True)
-    if len(entries) == 0:
-        return SegmentRecord(directory=directory.name, num_entries=0, files={}, recall=1.0)
-    with codecs.one_thread():
-        layout = _lay_out(entries, cluster=num_entries_total >= MIN_DATASTORE_TO_CLUSTER, seed=seed)
-        entries = entries.select(layout.order)
-        keys = np.ascontiguousarray(entries.keys)
-        index = codecs.new_index(codec, keys, layout.lists, int(layout.token_lists.offsets[-1]))
-        recall = _measure_recall(index, keys, layout, nprobe=nprobe, seed=seed)
+    chosen = HeldOut.choose(len(entries), stored=cluster, seed=seed)
+    arrangement = arrange(entries.next_tokens, entries.keys, chosen, cluster=cluster, seed=seed)
+    held_out = HeldOut.measure(entries.keys, chosen, arrangement)
+    index = _index(codec, entries, chosen, arrangement, seed)
+    recall = _codec_recall(index, held_out, arrangement)
     _write_index(directory / INDEX_FILE, index)
-    dtype = token_dtype(vocab_size)
-    left_contexts = pack(entries.left_contexts, dtype)
-    save_rows(directory / CONTINUATIONS_FILE, pack(entries.continuations, dtype))
-    save_rows(directory / LEFT_CONTEXTS_FILE, left_contexts)
-    # Stored tokens are unsigned and padding the greatest: a shorter context sorts after a longer one.
-    suffix_order = np.lexsort((*left_contexts.T[::-1], entries.next_tokens)).astype(np.uint32)
-    save_rows(directory / SUFFIX_ORDER_FILE, suffix_order)
-    save_rows(directory / CENTROIDS_FILE, layout.token_lists.centroids)
-    arrays = (layout.entry_offsets, layout.token_lists.offsets, layout.tokens)
+    del index
+    order = arrangement.order
+    for name, stored in ((CONTINUATIONS_FILE, entries.continuations), (LEFT_CONTEXTS_FILE, entries.left_contexts)):
+        chunks = (stored[order[begin : begin + _ROWS_AT_ONCE]] for begin in range(0, len(order), _ROWS_AT_ONCE))
+        save_rows(directory / name, stored.shape, stored.dtype, chunks)
+    suffix_order = _suffix_order(entries.left_contexts, arrangement)
+    save_rows(directory / SUFFIX_ORDER_FILE, order.shape, np.dtype(np.uint32), suffix_order)
+    centroids = arrangement.token_lists.centroids
+    save_rows(directory / CENTROIDS_FILE, centroids.shape, centroids.dtype, [centroids])
+    arrays = (arrangement.entry_offsets, arrangement.token_lists.offsets, arrangement.tokens)
     save_tensors(
         directory / DIRECTORY_FILE,
         {name: array.astype(np.uint32) for name, array in zip(DIRECTORY_ARRAYS, arrays, strict=True)},
     )
-    return SegmentRecord(
-        directory=directory.name,
-        num_entries=len(entries),
-        files={name: FileRecord.of(directory / name) for name in SEGMENT_FILES},
-        recall=recall,
-    )
+    if not cluster:
+        return SEGMENT_FILES, recall
+    held_out.save(directory / HELD_OUT_FILE)
+    return (*SEGMENT_FILES, HELD_OUT_FILE), recall
 
 
-def _lay_out(entries: EntryBatch, *, cluster: bool, seed: int) -> _Layout:
-    order = np.argsort(entries.next_tokens, kind="stable")
-    tokens, starts, counts = np.unique(entries.next_tokens[order], return_index=True, return_counts=True)
-    num_lists = np.ones(len(tokens), np.int64)
-    if cluster:
-        heavy = counts >= MIN_ENTRIES_TO_CLUSTER
-        num_lists[heavy] = np.round(np.sqrt(counts[heavy])).astype(np.int64)
-    offsets = np.concatenate([[0], np.cumsum(num_lists)]).astype(np.int64)
-    lists = np.repeat(offsets[:-1], counts)
-    centroids = [np.zeros((0, entries.keys.shape[1]), np.float16)]
-    for place in np.flatnonzero(num_lists > 1).tolist():
-        rows = slice(int(starts[place]), int(starts[place] + counts[place]))
-        keys = np.ascontiguousarray(entries.keys[order[rows]])
-        found = _cluster(keys, int(num_lists[place]), seed + int(tokens[place]))
-        assignment = np.argmax(keys @ found.astype(np.float32).T, axis=1)
-        lists[rows] += assignment
-        centroids.append(found)
-    by_list = np.argsort(lists, kind="stable")
-    entry_offsets = np.concatenate([starts, [len(order)]]).astype(np.int64)
-    token_lists = TokenLists(offsets, TokenLists.place_centroids(offsets), np.concatenate(centroids))
-    return _Layout(tokens, token_lists, entry_offsets, order[by_list], lists[by_list])
+def _index(
+    codec: str, entries: EntrySpool, held_out: NDArray[np.int64], arrangement: Arrangement, seed: int
+) -> codecs.FaissIndex:
+    seen = np.setdiff1d(np.arange(len(entries)), held_out, assume_unique=True)
+    seen = seen if len(seen) > 0 else held_out  # of so few entries none can be spared
+    if len(seen) > codecs.MAX_TRAINING_KEYS:
+        chosen = np.random.default_rng(seed).choice(len(seen), codecs.MAX_TRAINING_KEYS, replace=False)
+        seen = seen[np.sort(chosen)]
+    index = codecs.new_index(codec, entries.keys[seen], int(arrangement.token_lists.offsets[-1]))
+    for begin in range(0, len(entries), _ROWS_AT_ONCE):
+        rows = slice(begin, begin + _ROWS_AT_ONCE)
+        codecs.add(index, entries.keys[arrangement.order[rows]], begin, arrangement.lists[rows])
+    return index
 
 
-def _cluster(keys: NDArray[np.float32], number: int, seed: int) -> NDArray[np.float16]:
-    kmeans = faiss.Kmeans(
-        keys.shape[1], number, niter=10, seed=seed % 2**31, spherical=True, min_points_per_centroid=1, verbose=False
-    )
-    kmeans.train(keys)
-    return np.asarray(kmeans.centroids, np.float16)
+def _codec_recall(index: codecs.FaissIndex, held_out: HeldOut, arrangement: Arrangement) -> float:
+    """The share of the true nearest neighbours that a search of every list finds."""
+
+    def search(keys: NDArray[np.float32], rows: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:
+        places = np.searchsorted(arrangement.entry_offsets, rows, side="right") - 1
+        lists = arrangement.token_lists.choose(keys, places, 0)
+        return codecs.search_lists(index, keys, lists, wanted)[1]
+
+    hits = held_out.hits(search, RECALL_NEIGHBORS)
+    return hits.found / hits.wanted if hits.wanted else 1.0
 
 
-def _measure_recall(
-    index: codecs.FaissIndex, keys: NDArray[np.float32], layout: _Layout, *, nprobe: int, seed: int
-) -> float:
-    """The share of the true nearest neighbours (those tied with the last included) that a search finds."""
-    sample = np.random.default_rng(seed).choice(len(keys), min(_RECALL_SAMPLE, len(keys)), replace=False)
-    places = np.searchsorted(layout.entry_offsets, sample, side="right") - 1
-    lists = layout.token_lists.choose(keys[sample], places, nprobe)
-    _, found = codecs.search_lists(index, np.ascontiguousarray(keys[sample]), lists, RECALL_NEIGHBORS)
-    hits = wanted = 0
-    for query, place, rows in zip(sample.tolist(), places.tolist(), found, strict=True):
-        begin, end = layout.entry_offsets[place], layout.entry_offsets[place + 1]
-        similarities = keys[begin:end] @ keys[query]
-        nearest = min(RECALL_NEIGHBORS, len(similarities))
-        last = np.partition(similarities, len(similarities) - nearest)[len(similarities) - nearest]
-        hits += int((similarities[rows[rows >= 0] - begin] >= last - _TIE).sum())
-        wanted += nearest
-    return hits / wanted
+def _suffix_order(left_contexts: NDArray[Any], arrangement: Arrangement) -> Iterator[NDArray[np.uint32]]:
+    """Whole tokens at a time: the rows of each, by left context."""
+    offsets = arrangement.entry_offsets
+    first = 0
+    while first < len(arrangement.tokens):
+        begin = int(offsets[first])
+        # As many tokens as fit, and one at least.
+        last = max(int(np.searchsorted(offsets, begin + _SUFFIX_ROWS_AT_ONCE, side="right")) - 1, first + 1)
+        end = int(offsets[last])
+        tokens = np.repeat(arrangement.tokens[first:last], np.diff(offsets[first : last + 1]))
+        # Stored tokens are unsigned and padding the greatest: a shorter context sorts after a longer one.
+        contexts = left_contexts[arrangement.order[begin:end]]
+        yield (np.lexsort((*contexts.T[::-1], tokens)) + begin).astype(np.uint32)
+        first = last
 
 
 def _write_index(path: Path, index: codecs.FaissIndex) -> None:

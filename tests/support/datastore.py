@@ -127,12 +127,11 @@ def build_datastore(
             segments=[
                 write_partition(
                     path / segment_directory(partition),
-                    entries.select(owners == partition),
+                    [entries.select(owners == partition)],
                     codec=codec,
                     vocab_size=vocab_size,
                     num_entries_total=len(entries) if num_entries_total is None else num_entries_total,
                     seed=seed,
-                    nprobe=nprobe,
                 )
             ],
         )

@@ -28,7 +28,7 @@ FILES = [
         f"partition-00001-segment-000/{name}"
         for name in (
             "index.faiss", "directory.safetensors", "centroids.npy", "continuations.npy", "left_contexts.npy",
-            "suffix_order.npy",
+            "suffix_order.npy", "held_out.safetensors",
         )
     ),
 ]  # fmt: skip
@@ -36,7 +36,9 @@ FILES = [
 
 @pytest.fixture(scope="module")
 def intact(tmp_path_factory):
-    return build_datastore(tmp_path_factory.mktemp("intact") / "store", num_partitions=2, codec="sq8")
+    return build_datastore(
+        tmp_path_factory.mktemp("intact") / "store", num_partitions=2, codec="sq8", num_entries_total=100_000
+    )
 
 
 @pytest.fixture
@@ -234,7 +236,7 @@ def test_lists_of_other_sizes_than_the_directory_says_are_refused(intact, copy):
 def test_verify_counts_what_is_there(intact):
     report = verify(intact.path, sample=100)
     assert (report.partitions, report.entries, report.sampled) == (2, 500, 100)
-    assert report.files == 3 + 2 * 6
+    assert report.files == 3 + 2 * 7
     assert report.self_recall == 1.0
 
 

@@ -260,7 +260,7 @@ def test_codecs_find_nearly_what_is_exact(tmp_path, codec):
     keys, next_tokens = built.entries.keys[:200], built.entries.next_tokens[:200]
     found = built.open().search(keys, next_tokens, neighbors=1)
     _, cosines = zip(*(exact(built.entries, *query, 1) for query in zip(keys, next_tokens, strict=True)), strict=True)
-    tolerance = {"flat": 1e-5, "sq8": 0.02, "sq4": 0.2}[codec]
+    tolerance = {"flat": 1e-5, "sq8": 0.02, "sq4": 0.2, "pq": 0.3}[codec]
     assert found.similarities[:, 0] == pytest.approx(np.concatenate(cosines), abs=tolerance)
 
 

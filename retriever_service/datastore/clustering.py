@@ -1,0 +1,101 @@
+"""Where the entries of a segment go: rows grouped by next token, and those of frequent tokens by similarity.
+
+It knows keys and next tokens; not codecs, files or what else an entry holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from retriever_service.datastore.layout import TokenLists
+
+MIN_ENTRIES_TO_CLUSTER = 1_000
+"""A token with fewer entries has one list."""
+MIN_DATASTORE_TO_CLUSTER = 100_000
+"""In a datastore with fewer entries every token has one list: its search is exact."""
+
+_KEYS_AT_ONCE = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Where the tokens, lists and rows of a segment lie.
+
+    Attributes:
+        tokens: int64 [T], ascending.
+        token_lists: theirs.
+        entry_offsets: int64 [T + 1], the rows of each token.
+        order: int64 [n], the entry that becomes each row.
+        lists: int64 [n], the list of each row.
+    """
+
+    tokens: NDArray[np.int64]
+    token_lists: TokenLists
+    entry_offsets: NDArray[np.int64]
+    order: NDArray[np.int64]
+    lists: NDArray[np.int64]
+
+
+def arrange(
+    next_tokens: NDArray[np.int64],
+    keys: NDArray[np.float32],
+    held_out: NDArray[np.int64],
+    *,
+    cluster: bool,
+    seed: int,
+) -> Arrangement:
+    """Orders entries by next token and, where `cluster` is set and a token has many, by k-means within it.
+
+    A token of n entries gets about √n lists: a search reads centroids and entries, and that is where both are few.
+
+    Args:
+        next_tokens: int64 [n], n at least 1.
+        keys: float32 [n, dims]; read token by token, so a memory map will do.
+        held_out: int64 [m], entries that the clustering does not see; they are assigned like all others.
+        cluster: whether tokens are split at all.
+        seed: of k-means.
+    """
+    order = np.argsort(next_tokens, kind="stable")
+    tokens, starts, counts = np.unique(next_tokens[order], return_index=True, return_counts=True)
+    num_lists = np.ones(len(tokens), np.int64)
+    if cluster:
+        heavy = counts >= MIN_ENTRIES_TO_CLUSTER
+        num_lists[heavy] = np.round(np.sqrt(counts[heavy])).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(num_lists)]).astype(np.int64)
+    lists = np.repeat(offsets[:-1], counts)
+    unseen = np.zeros(len(next_tokens), np.bool_)
+    unseen[held_out] = True
+    centroids = [np.zeros((0, keys.shape[1]), np.float16)]
+    for place in np.flatnonzero(num_lists > 1).tolist():
+        rows = slice(int(starts[place]), int(starts[place] + counts[place]))
+        entries = order[rows]
+        seen = np.ascontiguousarray(keys[entries[~unseen[entries]]])
+        found = _cluster(seen, int(num_lists[place]), seed + int(tokens[place]))
+        lists[rows] += _assign(keys, entries, found)
+        centroids.append(found)
+    by_list = np.argsort(lists, kind="stable")
+    entry_offsets = np.concatenate([starts, [len(order)]]).astype(np.int64)
+    token_lists = TokenLists(offsets, TokenLists.place_centroids(offsets), np.concatenate(centroids))
+    return Arrangement(tokens, token_lists, entry_offsets, order[by_list], lists[by_list])
+
+
+def _cluster(keys: NDArray[np.float32], number: int, seed: int) -> NDArray[np.float16]:
+    kmeans = faiss.Kmeans(
+        keys.shape[1], number, niter=10, seed=seed % 2**31, spherical=True, min_points_per_centroid=1, verbose=False
+    )
+    kmeans.train(keys)
+    return np.asarray(kmeans.centroids, np.float16)
+
+
+def _assign(keys: NDArray[np.float32], entries: NDArray[np.int64], centroids: NDArray[np.float16]) -> NDArray[np.int64]:
+    """int64 [m]: the nearest centroid of each entry, by its stored (rounded) value, as a search ranks them."""
+    to_centroids = centroids.astype(np.float32).T
+    parts = [
+        np.argmax(keys[entries[begin : begin + _KEYS_AT_ONCE]] @ to_centroids, axis=1)
+        for begin in range(0, len(entries), _KEYS_AT_ONCE)
+    ]
+    return np.concatenate(parts)

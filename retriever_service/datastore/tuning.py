@@ -1,0 +1,183 @@
+"""Choosing how many lists a search reads, by measured recall, and recording the choice in the manifest.
+
+Fewer lists are faster and find less. The measure is recall@k on held-out keys, within the next token, against the
+keys before they were coded: what a decoder loses, codec included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retriever_service.datastore import codecs
+from retriever_service.datastore.errors import DatastoreError
+from retriever_service.datastore.held_out import HeldOut, Hits
+from retriever_service.datastore.layout import HELD_OUT_FILE, MAX_RECALL_NEIGHBORS, RECALL_NEIGHBORS
+from retriever_service.datastore.manifest import Manifest, SegmentRecord, TuningRecord, write_manifest
+from retriever_service.datastore.segment import Segment
+from retriever_service.datastore.store import Datastore, OpenSegment
+
+_QUERIES_AT_ONCE = 64
+_NEARLY = 0.98
+
+
+class UnreachableRecallError(DatastoreError):
+    """Not even a search of every list finds as much as was asked for.
+
+    Attributes:
+        best: the recall that it reaches.
+    """
+
+    def __init__(self, path: Path, codec: str, wanted: float, best: float) -> None:
+        super().__init__(
+            f"{path} cannot reach a recall of {wanted:g}: with codec {codec} a search of every list finds {best:.4f}.",
+            "Ask for less, or build it with a codec that keeps more (sq8, flat).",
+        )
+        self.best = best
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """An open segment, its name and its held-out keys."""
+
+    directory: str
+    segment: Segment
+    held_out: HeldOut
+
+    def hits(self, nprobe: int, neighbors: int) -> Hits:
+        def search(keys: NDArray[np.float32], rows: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:
+            found = np.full((len(keys), wanted), -1, np.int64)
+            for begin in range(0, len(keys), _QUERIES_AT_ONCE):
+                some = slice(begin, begin + _QUERIES_AT_ONCE)
+                places = self.segment.find(self.segment.next_tokens_of(rows[some]))
+                _, near = self.segment.search(keys[some], places, wanted, nprobe)
+                found[some, : near.shape[1]] = near
+            return found
+
+        return self.held_out.hits(search, neighbors)
+
+
+def tune(
+    path: Path, *, recall: float = 0.95, neighbors: int = RECALL_NEIGHBORS, verify_checksums: bool = True
+) -> Manifest:
+    """Chooses the least `nprobe` that reaches a recall, and writes it into the manifest with what was measured.
+
+    Nothing else in the manifest changes but the recalls of the segments, which are those of the new `nprobe`.
+    Servers that have the datastore open go on with the old one.
+
+    Args:
+        path: a datastore's folder.
+        recall: wanted, above 0 and at most 1.
+        neighbors: k of recall@k, 1 to 100.
+        verify_checksums: hash every file first.
+
+    Returns:
+        The manifest as written. A datastore whose tokens have one list each has nothing to choose: it stays as it is.
+
+    Raises:
+        ValueError: for a recall or a number of neighbours that cannot be.
+        UnreachableRecallError: the codec alone loses more.
+        DatastoreError: the datastore cannot be read, or holds no held-out keys.
+        OSError: the manifest cannot be written.
+    """
+    if not 0.0 < recall <= 1.0 or not 1 <= neighbors <= MAX_RECALL_NEIGHBORS:
+        raise ValueError(f"recall must lie in 0..1, above 0, and neighbors in 1..{MAX_RECALL_NEIGHBORS}")
+    store = Datastore.open(path, verify_checksums=verify_checksums)
+    most = max((int(np.diff(opened.segment.token_lists.offsets).max()) for opened in _opened(store)), default=1)
+    if most <= 1:
+        return store.manifest
+    measured = _measured(path, store)
+    with codecs.one_thread():
+        best = _recall_of(_hits(measured, most, neighbors))
+        if best < recall:
+            raise UnreachableRecallError(path, store.manifest.codec, recall, best)
+        nprobe, hits = _least(measured, most, recall, neighbors)
+        reported = hits if neighbors == RECALL_NEIGHBORS else _hits(measured, nprobe, RECALL_NEIGHBORS)
+    by_directory = {
+        each.directory: mine.found / mine.wanted
+        for each, mine in zip(measured, reported, strict=True)
+        if mine.wanted > 0
+    }
+    record = TuningRecord(
+        target_recall=recall,
+        neighbors=neighbors,
+        recall=_recall_of(hits),
+        every_list_recall=best,
+        held_out_keys=sum(mine.keys for mine in hits),
+    )
+    manifest = _with(store.manifest, nprobe, record, by_directory)
+    write_manifest(path, manifest)
+    return manifest
+
+
+def tune_built(path: Path) -> Manifest:
+    """As `tune`, for what has just been written: recall 0.95, or nearly all that the codec can find where that is less.
+
+    Raises:
+        DatastoreError: the datastore cannot be read.
+        OSError: the manifest cannot be written.
+    """
+    try:
+        return tune(path, verify_checksums=False)
+    except UnreachableRecallError as error:
+        return tune(path, recall=_NEARLY * error.best, verify_checksums=False)
+
+
+def _opened(store: Datastore) -> list[OpenSegment]:
+    return [opened for segments in store.segments.values() for opened in segments]
+
+
+def _measured(path: Path, store: Datastore) -> list[_Measured]:
+    records = [record for partition in store.manifest.partitions for record in partition.segments if record.num_entries]
+    measured = []
+    for record, opened in zip(records, _opened(store), strict=True):
+        if HELD_OUT_FILE not in record.files:
+            raise DatastoreError(
+                f"{path / record.directory} has no {HELD_OUT_FILE}, so recall cannot be measured.",
+                "It was written by an older version; build it anew.",
+            )
+        held_out = HeldOut.load(
+            path / record.directory / HELD_OUT_FILE,
+            dims=store.manifest.key_recipe.dims,
+            num_entries=record.num_entries,
+        )
+        measured.append(_Measured(record.directory, opened.segment, held_out))
+    return measured
+
+
+def _least(measured: Sequence[_Measured], most: int, recall: float, neighbors: int) -> tuple[int, list[Hits]]:
+    """The least nprobe that reaches the recall, by bisection: more lists find more; `most` is known to suffice."""
+    low, high = 1, most
+    reached = None
+    while low < high:
+        middle = (low + high) // 2
+        hits = _hits(measured, middle, neighbors)
+        if _recall_of(hits) >= recall:
+            high, reached = middle, hits
+        else:
+            low = middle + 1
+    return high, reached if reached is not None else _hits(measured, high, neighbors)
+
+
+def _hits(measured: Sequence[_Measured], nprobe: int, neighbors: int) -> list[Hits]:
+    return [each.hits(nprobe, neighbors) for each in measured]
+
+
+def _recall_of(hits: Sequence[Hits]) -> float:
+    wanted = sum(mine.wanted for mine in hits)
+    return sum(mine.found for mine in hits) / wanted if wanted else 1.0
+
+
+def _with(manifest: Manifest, nprobe: int, record: TuningRecord, recalls: dict[str, float]) -> Manifest:
+    def renewed(segment: SegmentRecord) -> SegmentRecord:
+        return segment.model_copy(update={"recall": recalls.get(segment.directory, segment.recall)})
+
+    partitions = [
+        partition.model_copy(update={"segments": [renewed(segment) for segment in partition.segments]})
+        for partition in manifest.partitions
+    ]
+    return manifest.model_copy(update={"nprobe": nprobe, "tuning": record, "partitions": partitions})
