@@ -23,6 +23,8 @@ from dresd.v1 import retriever_pb2_grpc as pb_grpc
 
 # The service's own words beside UNAVAILABLE, which alone could as well be an address where nobody listens.
 _LOADING = "still being loaded"
+# What gRPC says where certificates do not fit, and where a server with a certificate hangs up.
+_TLS_TROUBLE = ("Tls handshake failed", "Hostname Verification Check failed", "Socket closed")
 _MAX_TABLE_BYTES = 1 << 28
 """Ten times what a build with the largest vocabularies writes."""
 
@@ -213,6 +215,17 @@ def _explained(address: str) -> Iterator[None]:
         if _LOADING in (error.details() or ""):
             raise RetrieverUnavailableError(
                 f"the retriever at {address} is running but still loading its datastore; wait until it is ready"
+            ) from error
+        if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+            raise RetrieverUnavailableError(
+                f"the retriever at {address} turns this decoder away ({error.details()}); "
+                "is DRESD_RETRIEVER_TOKEN_FILE set, and is the token in that file still accepted?"
+            ) from error
+        if any(sign in (error.details() or "") for sign in _TLS_TROUBLE):
+            raise RetrieverUnavailableError(
+                f"no connection with the retriever at {address} ({reason_of(error)}); do both sides speak TLS, or "
+                "neither? Has no certificate expired, is the server's of an authority in DRESD_RETRIEVER_CA_FILE, and "
+                "this decoder's in DRESD_RETRIEVER_CERT_FILE if the server wants one?"
             ) from error
         raise RetrieverUnavailableError(
             f"no retriever answers at {address} ({reason_of(error)}); "

@@ -1,11 +1,14 @@
 """One connection to a retriever: a channel and the one stream of requests on it.
 
-Answers are matched to requests by id; one that comes after its caller gave up is dropped. A link that breaks stays
-broken: whoever owns it makes another. Knows no policy: not what a failure means, not when to try again.
+Answers are matched to requests by id; one that comes after its caller gave up is dropped. A stream that the server
+ends in order, as servers do when a connection has grown old, is followed by another, and what was not answered is
+asked again there. A link that breaks stays broken: whoever owns it makes another. Knows no policy: not what a failure
+means, not when to try again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import threading
@@ -14,21 +17,16 @@ from collections.abc import Callable, Iterator
 
 import grpc
 
+from decoder_client.channel import RetrieverChannel
 from decoder_client.handshake import reason_of
-from decoder_client.retriever_errors import RetrieverUnavailableError
+from decoder_client.retriever_errors import RetrieverError, RetrieverUnavailableError
+from dresd.peer_access import PeerAccess
 from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
 
-_CHANNEL_OPTIONS = (
-    # Every link connects anew: a shared subchannel would wait out the backoff of an earlier link's failures.
-    ("grpc.use_local_subchannel_pool", 1),
-    # A reducer (dims x hidden size x 4 bytes) and a routing table outgrow the default of 4 MiB.
-    ("grpc.max_receive_message_length", 64 << 20),
-    # A retriever is on the decoder's own network, where a proxy set for the web does not lead.
-    ("grpc.enable_http_proxy", 0),
-)
-
 _JOIN_S = 2.0
+_USEFUL_S = 1.0
+"""A stream that ends sooner and without an answer is not worth another."""
 
 
 class Pending:
@@ -47,8 +45,9 @@ class Pending:
         self._sent.acquire()
 
     def note_sent(self) -> None:
-        """The request is on its way. Called once at most."""
-        self._sent.release()
+        """The request is on its way."""
+        with contextlib.suppress(RuntimeError):  # it was on its way on an earlier stream, too
+            self._sent.release()
 
     def wait_until_sent(self) -> None:
         """Lets go of the interpreter until the request is on its way, at most until the deadline."""
@@ -69,12 +68,16 @@ class RetrieveLink:
 
     Args:
         address: "HOST:PORT".
-        on_broken: called once, from the link's own thread, with the reason when an open stream ends by itself.
+        access: what the server is shown.
+        on_broken: called once, from the link's own thread, with the reason when an open stream breaks.
+
+    Raises:
+        RetrieverError: a file of `access` cannot be used.
     """
 
-    def __init__(self, address: str, on_broken: Callable[[RetrieveLink, str], None]) -> None:
-        self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
-        self.stub = pb_grpc.RetrieverStub(self._channel)
+    def __init__(self, address: str, access: PeerAccess, on_broken: Callable[[RetrieveLink, str], None]) -> None:
+        self._channel = RetrieverChannel(address, access)
+        self.stub = pb_grpc.RetrieverStub(self._channel.channel)
         self._on_broken = on_broken
         self._ids = itertools.count(1)
         self._outgoing: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
@@ -89,11 +92,7 @@ class RetrieveLink:
         Raises:
             RetrieverUnavailableError: the link was closed meanwhile.
         """
-        try:
-            stream = self.stub.RetrieveStream(self._requests())
-        except ValueError as error:  # grpc's way to say that the channel is closed
-            raise RetrieverUnavailableError("the connection was closed") from error
-        self._cancel_stream = stream.cancel
+        stream = self._new_stream()
         self._reader = threading.Thread(target=self._read, args=(stream,), name="dresd-retrieve", daemon=True)
         self._reader.start()
 
@@ -127,8 +126,28 @@ class RetrieveLink:
         if self._reader is not None and self._reader is not threading.current_thread():
             self._reader.join(_JOIN_S)
 
-    def _requests(self) -> Iterator[pb.RetrieveStreamRequest]:
-        while (pending := self._outgoing.get()) is not None:
+    def _new_stream(self) -> Iterator[pb.RetrieveStreamResponse]:
+        try:
+            stream = self.stub.RetrieveStream(self._requests(self._outgoing))
+        except ValueError as error:  # grpc's way to say that the channel is closed
+            raise RetrieverUnavailableError("the connection was closed") from error
+        self._cancel_stream = stream.cancel
+        return stream
+
+    def _next_stream(self) -> Iterator[pb.RetrieveStreamResponse] | None:
+        """After one that ended in order; None if the link was closed meanwhile."""
+        with self._lock:
+            if self._waiting is None:
+                return None
+            self._outgoing.put(None)  # whoever still waits for requests for the stream that ended
+            self._outgoing = queue.SimpleQueue()
+            for pending in self._waiting.values():
+                self._outgoing.put(pending)
+            self._channel.read_token()
+            return self._new_stream()
+
+    def _requests(self, outgoing: queue.SimpleQueue[Pending | None]) -> Iterator[pb.RetrieveStreamRequest]:
+        while (pending := outgoing.get()) is not None:
             remaining = pending.deadline - time.monotonic()
             # Flow control may hold a request back past its deadline; then nobody wants the answer.
             if remaining > 0.0:
@@ -138,17 +157,29 @@ class RetrieveLink:
             pending.note_sent()
 
     def _read(self, answers: Iterator[pb.RetrieveStreamResponse]) -> None:
+        stream: Iterator[pb.RetrieveStreamResponse] | None = answers
         reason = "the server ended the stream"
         try:
-            for answer in answers:
-                with self._lock:
-                    pending = self._waiting.pop(answer.request_id, None) if self._waiting is not None else None
-                if pending is not None:
-                    pending.settle(answer)
+            while stream is not None and self._hand_out(stream):
+                stream = self._next_stream()
         except grpc.RpcError as error:
             reason = reason_of(error)
+        except RetrieverError as error:
+            reason = str(error)
         if self._end():
             self._on_broken(self, reason)
+
+    def _hand_out(self, answers: Iterator[pb.RetrieveStreamResponse]) -> bool:
+        """Settles requests as long as the stream lasts; says whether it was of use."""
+        began = time.monotonic()
+        any_answer = False
+        for answer in answers:
+            any_answer = True
+            with self._lock:
+                pending = self._waiting.pop(answer.request_id, None) if self._waiting is not None else None
+            if pending is not None:
+                pending.settle(answer)
+        return any_answer or time.monotonic() - began >= _USEFUL_S
 
     def _end(self) -> bool:
         """Settles everything under way without an answer; False if that was done before."""

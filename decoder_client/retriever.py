@@ -331,7 +331,9 @@ class RetrieverClient:
 
     def _dial(self, identity: ModelIdentity, known: Handshake | None) -> tuple[RetrieveLink, Handshake]:
         config = self._config
-        link = RetrieveLink(config.address, lambda broken, reason: self._failed(broken, reason, at_once=True))
+        link = RetrieveLink(
+            config.address, config.access, lambda broken, reason: self._failed(broken, reason, at_once=True)
+        )
         with self._changed:
             if self._closed:
                 link.close()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from decoder_client.retriever_errors import RetrieverError
+from dresd.peer_access import PeerAccess, PeerAccessError
 
 _UNIX = re.compile(r"unix(-abstract)?:\S+")
 # What may stand before a name: a gRPC resolver, and for dns the server to ask.
@@ -57,6 +58,18 @@ def check_collection(name: str) -> None:
         )
 
 
+def access_from_environment() -> PeerAccess:
+    """What the variables DRESD_RETRIEVER_* say of certificates and tokens.
+
+    Raises:
+        RetrieverError: one makes no sense; names it.
+    """
+    try:
+        return PeerAccess.from_environment()
+    except PeerAccessError as error:
+        raise RetrieverError(str(error)) from error
+
+
 @dataclass(frozen=True, slots=True)
 class RetrieverConfig:
     """How to reach a retriever, and how long to wait for it.
@@ -71,6 +84,7 @@ class RetrieverConfig:
         retry_max_s: the longest pause; pauses double in between.
         require_same_weights: refuse a datastore of other weights even if tokenizer and sizes agree. Other weights
             never change the output, they only make fewer drafts right.
+        access: certificates and token, by default what the variables DRESD_RETRIEVER_* say.
 
     Raises:
         RetrieverError: a value is out of range.
@@ -83,6 +97,7 @@ class RetrieverConfig:
     retry_base_s: float = 0.1
     retry_max_s: float = 5.0
     require_same_weights: bool = True
+    access: PeerAccess = field(default_factory=access_from_environment)
     collection: str = ""
 
     def __post_init__(self) -> None:
