@@ -13,7 +13,7 @@ from decoder_client.commands import bench, generate, replay
 from decoder_client.errors import DecoderError
 from dresd.command_line import Command, run_command
 
-_COMMANDS = {
+COMMANDS = {
     "generate": Command("answer one prompt", generate.add_arguments, generate.run),
     "bench": Command("compare drafters on the prompts of a file", bench.add_arguments, bench.run),
     "replay": Command("compare drafters on known answers, without decoding", replay.add_arguments, replay.run),
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # It prints by itself, too.
     logging.getLogger("huggingface_hub").propagate = False
     description = "Decode with drafts from a dresd retriever."
-    return run_command("dresd-decoder", description, _COMMANDS, DecoderError, arguments)
+    return run_command("dresd-decoder", description, COMMANDS, DecoderError, arguments)
 
 
 if __name__ == "__main__":

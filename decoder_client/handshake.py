@@ -140,7 +140,8 @@ def _way_out(identity: ModelIdentity, model: ModelIdentity) -> str:
         return way_out
     return (
         f"{way_out}. (Only the weights differ. Those of a float16 copy do, because float16 rounds otherwise: load it "
-        "in float32 or bfloat16, or accept other weights with RetrieverConfig(require_same_weights=False).)"
+        "in float32 or bfloat16, or accept other weights: --allow-other-weights, in Python "
+        "RetrieverConfig(require_same_weights=False).)"
     )
 
 

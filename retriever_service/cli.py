@@ -12,7 +12,7 @@ from dresd.command_line import Command, run_command
 from retriever_service.commands import build, inspect, serve, tune, verify
 from retriever_service.commands.output import CommandError
 
-_COMMANDS = {
+COMMANDS = {
     "build": Command("build a datastore from a corpus and a model", build.add_arguments, build.run),
     "serve": Command("serve a datastore over gRPC", serve.add_arguments, serve.run),
     "tune": Command("choose how many lists a search reads, by measured recall", tune.add_arguments, tune.run),
@@ -24,7 +24,7 @@ _COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     description = "Build and serve a datastore of drafts."
-    return run_command("dresd-retriever", description, _COMMANDS, CommandError, arguments)
+    return run_command("dresd-retriever", description, COMMANDS, CommandError, arguments)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from decoder_client.commands.evaluation_options import (
@@ -19,7 +18,7 @@ from decoder_client.commands.evaluation_options import (
     settings_of,
     write_results,
 )
-from decoder_client.commands.options import at_least
+from dresd.argument_types import at_least, some_path
 
 if TYPE_CHECKING:
     from decoder_client.evaluation.measurement import Measurement
@@ -28,12 +27,18 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
     parser.add_argument(
-        "--prompts", required=True, type=Path, metavar="FILE", help=".jsonl of prompt, messages or prompt_ids"
+        "--prompts", required=True, type=some_path, metavar="FILE", help=".jsonl of prompt, messages or prompt_ids"
     )
     add_options(parser, methods="plain,dresd-auto", nodes="32")
     parser.add_argument("--max-new-tokens", type=at_least(int, 1), default=128, metavar="N", help="default: 128")
     parser.add_argument("--repeats", type=at_least(int, 1), default=1, metavar="N", help="of the whole set; default: 1")
-    parser.add_argument("--seed", type=int, default=0, help="of the order in which methods take turns; default: 0")
+    parser.add_argument(
+        "--seed",
+        type=at_least(int, 0),
+        default=0,
+        metavar="N",
+        help="of the order in which methods take turns; default: 0",
+    )
     parser.add_argument("--no-chat", action="store_true", help="leave texts out of the model's chat template")
 
 

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from decoder_client.commands.options import add_collection, add_deadline, at_least, between, retriever_address
+from decoder_client.commands.options import add_collection, add_deadline, add_other_weights, retriever_address
 from decoder_client.errors import DecoderError
+from dresd.argument_types import at_least, between, non_empty, numbers_between, some_path
+from dresd.command_line import UsageError
 
 if TYPE_CHECKING:
     from decoder_client.drafting import CostCurve
@@ -33,13 +35,15 @@ class EvaluationError(DecoderError):
 
 def add_options(parser: argparse.ArgumentParser, *, methods: str, nodes: str) -> None:
     """Declares the options; `methods` and `nodes` are the defaults of those options."""
-    parser.add_argument("--model", required=True, metavar="M", help="folder or hub name of a transformers model")
+    parser.add_argument(
+        "--model", required=True, type=non_empty, metavar="M", help="folder or hub name of a transformers model"
+    )
     parser.add_argument(
         "--methods", type=_names, default=methods, metavar="A,B", help=f"see docs/bench.md; default: {methods}"
     )
     parser.add_argument(
         "--nodes",
-        type=_budgets,
+        type=numbers_between(1, MAX_NODES),
         default=nodes,
         metavar="N,M",
         help=f"draft nodes a step that each method is run with; default: {nodes}",
@@ -52,10 +56,11 @@ def add_options(parser: argparse.ArgumentParser, *, methods: str, nodes: str) ->
     )
     add_collection(parser)
     add_deadline(parser)
-    parser.add_argument("--datastore", type=Path, metavar="DIR", help="the store that all methods draft from")
+    add_other_weights(parser)
+    parser.add_argument("--datastore", type=some_path, metavar="DIR", help="the store that all methods draft from")
     parser.add_argument(
         "--corpus",
-        type=Path,
+        type=some_path,
         nargs="+",
         default=[],
         metavar="FILE",
@@ -71,36 +76,29 @@ def add_options(parser: argparse.ArgumentParser, *, methods: str, nodes: str) ->
     parser.add_argument(
         "--threads", type=between(int, 1, 1024), metavar="N", help="of model and search; default: the libraries' own"
     )
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write all results to this file")
-    parser.add_argument("--html", type=Path, metavar="OUT", help="write a report to this file")
+    parser.add_argument("--json", type=some_path, metavar="OUT", help="write all results to this file")
+    parser.add_argument("--html", type=some_path, metavar="OUT", help="write a report to this file")
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
-def _budgets(text: str) -> tuple[int, ...]:
-    try:
-        budgets = tuple(int(budget) for budget in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"takes whole numbers with commas between them, not {text!r}") from None
-    if not all(1 <= budget <= MAX_NODES for budget in budgets):
-        raise argparse.ArgumentTypeError(f"must lie in 1..{MAX_NODES}, not {text}")
-    return tuple(sorted(set(budgets)))
-
-
 def chosen_methods(arguments: argparse.Namespace) -> list[Method]:
-    """The methods asked for, each with every budget that matters to it; MethodError for what cannot be meant."""
+    """The methods asked for, each with every budget that matters to it; UsageError for what cannot be meant."""
     from decoder_client.evaluation.methods import methods, needs_retriever, needs_store
     from decoder_client.evaluation.resources import MethodError
 
-    chosen = methods(arguments.methods, arguments.nodes)
+    try:
+        chosen = methods(arguments.methods, arguments.nodes)
+    except MethodError as error:
+        raise UsageError(str(error)) from error
     names = list(dict.fromkeys(method.name for method in chosen))
     if arguments.datastore is None:
         if asking := [name for name in names if needs_store(name)]:
-            raise MethodError(f"{', '.join(asking)} needs the datastore itself. Name its folder with --datastore.")
+            raise UsageError(f"{', '.join(asking)} needs the datastore itself. Name its folder with --datastore.")
         if not arguments.retriever and (asking := [name for name in names if needs_retriever(name)]):
-            raise MethodError(
+            raise UsageError(
                 f"{', '.join(asking)} needs a retriever. Name a datastore's folder with --datastore, or start "
                 "`dresd-retriever serve` and name it with --retriever."
             )
@@ -139,6 +137,7 @@ def opened_resources(
             datastore=arguments.datastore,
             corpus=arguments.corpus,
             retriever=client,
+            require_same_weights=not arguments.allow_other_weights,
             ann=arguments.ann,
             cache=cache_folder(),
             measure=measure,
@@ -157,7 +156,12 @@ def _connected(arguments: argparse.Namespace, target: TargetModel) -> RetrieverC
     from decoder_client.retriever import RetrieverClient, RetrieverConfig
 
     client = RetrieverClient(
-        RetrieverConfig(arguments.retriever, deadline_ms=arguments.deadline_ms, collection=arguments.collection)
+        RetrieverConfig(
+            arguments.retriever,
+            deadline_ms=arguments.deadline_ms,
+            require_same_weights=not arguments.allow_other_weights,
+            collection=arguments.collection,
+        )
     )
     try:
         client.connect(target.identity())

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 from decoder_client.commands.options import (
     add_collection,
     add_deadline,
-    at_least,
+    add_other_weights,
+    device,
     retriever_address,
     setting,
     stop_string,
 )
+from dresd.argument_types import at_least, non_empty
 
 if TYPE_CHECKING:
     from decoder_client.generation import Generation, SpeculativeDecoder
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("--model", required=True, metavar="M", help="folder or hub name of a transformers model")
+    parser.add_argument(
+        "--model", required=True, type=non_empty, metavar="M", help="folder or hub name of a transformers model"
+    )
     parser.add_argument(
         "--retriever", type=retriever_address, metavar="HOST:PORT", help="drafts from this service too; default: none"
     )
@@ -60,13 +64,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_collection(parser)
     add_deadline(parser)
+    add_other_weights(parser)
     parser.add_argument(
         "--dtype",
         choices=["auto", "float32", "bfloat16", "float16"],
         default="auto",
         help="default: auto, which is float32 on a CPU and bfloat16 elsewhere",
     )
-    parser.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, ...; default: a GPU if there is one")
+    parser.add_argument(
+        "--device", type=device, metavar="D", help="cpu, cuda, cuda:1, ...; default: a GPU if there is one"
+    )
     parser.add_argument("--stats", action="store_true", help="print what it cost on stderr")
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--stream", action="store_true", help="print text as soon as it is certain")
@@ -103,7 +110,12 @@ def _client(arguments: argparse.Namespace) -> RetrieverClient:
     from decoder_client.retriever import RetrieverClient, RetrieverConfig
 
     return RetrieverClient(
-        RetrieverConfig(arguments.retriever, deadline_ms=arguments.deadline_ms, collection=arguments.collection)
+        RetrieverConfig(
+            arguments.retriever,
+            deadline_ms=arguments.deadline_ms,
+            require_same_weights=not arguments.allow_other_weights,
+            collection=arguments.collection,
+        )
     )
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
-from typing import TypeVar
 
 from decoder_client.errors import DecoderError
 from decoder_client.retriever_config import check_address, check_collection
 from decoder_client.settings import SETTINGS, check_stops
+from dresd.argument_types import at_least, number, shown
 
-Number = TypeVar("Number", int, float)
+_DEVICE = re.compile(r"[a-z]+(:[0-9]{1,4})?")
 
 
 def add_deadline(parser: argparse.ArgumentParser) -> None:
@@ -35,13 +36,23 @@ def add_collection(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_other_weights(parser: argparse.ArgumentParser) -> None:
+    """Declares --allow-other-weights."""
+    parser.add_argument(
+        "--allow-other-weights",
+        action="store_true",
+        help="use a datastore built with other weights of the same model, such as a float16 copy; "
+        "never changes the output, but fewer drafts may be right",
+    )
+
+
 def setting(name: str) -> Callable[[str], float]:
     """A setting of a decode, with the bounds it has everywhere."""
 
     def parse(text: str) -> float:
-        value = _number(SETTINGS[name].kind, text)
+        value = number(SETTINGS[name].kind, text)
         if not SETTINGS[name].allows(value):
-            raise argparse.ArgumentTypeError(f"must be {SETTINGS[name].expected}, not {text}")
+            raise argparse.ArgumentTypeError(f"must be {SETTINGS[name].expected}, not {shown(text)}")
         return value
 
     return parse
@@ -65,35 +76,11 @@ def collection_name(text: str) -> str:
     return text
 
 
-def at_least(kind: type[Number], low: Number) -> Callable[[str], Number]:
-    """A number of at least `low`, and finite."""
-
-    def parse(text: str) -> Number:
-        value = _number(kind, text)
-        if not low <= value < float("inf"):
-            raise argparse.ArgumentTypeError(f"must be {low} or more, not {text}")
-        return value
-
-    return parse
-
-
-def between(kind: type[Number], low: Number, high: Number) -> Callable[[str], Number]:
-    """A number within `low` and `high`, both included."""
-
-    def parse(text: str) -> Number:
-        value = _number(kind, text)
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"must lie in {low}..{high}, not {text}")
-        return value
-
-    return parse
-
-
-def _number(kind: type[Number], text: str) -> Number:
-    try:
-        return kind(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be a number, not {text!r}") from error
+def device(text: str) -> str:
+    """A kind of device, and its number after a colon; whether this machine has it shows when a model is loaded."""
+    if not _DEVICE.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"must be such as cpu, cuda or cuda:1, not {shown(text)}")
+    return text
 
 
 def _refused_by(check: Callable[[], None]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from decoder_client.commands.evaluation_options import (
     EvaluationError,
@@ -18,16 +17,17 @@ from decoder_client.commands.evaluation_options import (
     status_line,
     write_results,
 )
+from dresd.argument_types import some_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
     parser.add_argument(
-        "--traces", required=True, type=Path, metavar="FILE", help=".jsonl of prompt_ids and response_ids"
+        "--traces", required=True, type=some_path, metavar="FILE", help=".jsonl of prompt_ids and response_ids"
     )
     add_options(parser, methods="plain,dresd", nodes="8,16,32,64")
     parser.add_argument(
-        "--cost-curve", type=Path, metavar="FILE", help="predict speed-ups from a device's measured forward passes"
+        "--cost-curve", type=some_path, metavar="FILE", help="predict speed-ups from a device's measured forward passes"
     )
 
 

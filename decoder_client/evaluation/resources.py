@@ -6,6 +6,7 @@ Knows how each is opened and what to tell a user who has not named or installed 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -44,6 +45,7 @@ class Resources:
         datastore: Path | None = None,
         corpus: Sequence[Path] = (),
         retriever: Retriever | None = None,
+        require_same_weights: bool = True,
         ann: Ann = "exact",
         cache: Path,
         measure: Callable[[], CostCurve],
@@ -55,6 +57,7 @@ class Resources:
             datastore: folder of the store.
             corpus: files with the answers it was built from; those it names itself for none.
             retriever: connected service of the same datastore; the datastore is opened in this process without one.
+            require_same_weights: refuse a datastore of other weights even if tokenizer and sizes agree.
             ann: how dresd-paper searches.
             cache: folder of what was built for the evaluation.
             measure: gives the cost curve of the device.
@@ -64,6 +67,7 @@ class Resources:
         self._path = datastore
         self._corpus = tuple(corpus)
         self._retriever = retriever
+        self._require_same_weights = require_same_weights
         self._ann = ann
         self._cache = cache
         self._measure = measure
@@ -79,11 +83,14 @@ class Resources:
             opened = Datastore.open(self._path)
         except DatastoreError as error:
             raise MethodError(str(error)) from error
-        differ = differences(self.identity, opened.manifest.model)
+        built_with = opened.manifest.model
+        same_weights = replace(self.identity, weights_fingerprint=built_with.weights_fingerprint)
+        differ = differences(self.identity if self._require_same_weights else same_weights, built_with)
         if differ:
+            accept = "" if differences(same_weights, built_with) else ", or accept it with --allow-other-weights"
             raise MethodError(
                 f"The datastore {str(self._path)!r} is another model's; --model against datastore: "
-                f"{'; '.join(differ)}. Name the datastore of this model."
+                f"{'; '.join(differ)}. Name the datastore of this model{accept}."
             )
         return opened
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from retriever_service.building.errors import BuildError
 from retriever_service.datastore import CODECS
+from retriever_service.echo import quoted
 
 # Of whole numbers, by attribute: the option, the least and the most. Beyond these nothing is gained, and memory or
 # patience lost.
@@ -20,6 +22,8 @@ _BOUNDS = {
     "workers": ("--workers", 1, 1024),
 }
 _TEMPERATURES = (1e-3, 1e3)
+_HIGHEST_PORT = 65_535
+_RAY_ADDRESS = re.compile(r"auto|(ray://)?(\[[0-9A-Fa-f:]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
 
 
 class ConfigError(BuildError):
@@ -88,5 +92,14 @@ class BuildConfig:
                 f"--fit-tokens {self.fit_tokens} are too few to fit keys of {self.dims} dimensions. "
                 "Give more of them, or smaller --dims."
             )
+        if self.ray_address is not None and not _is_ray_address(self.ray_address):
+            raise ConfigError(
+                f"--ray-address is {quoted(self.ray_address)}, but must be auto, or HOST:PORT of a running Ray cluster."
+            )
         if self.answers_out is not None and not self.respond:
             raise ConfigError("Answers are written only where the model answers. Add --respond, or drop --answers-out.")
+
+
+def _is_ray_address(text: str) -> bool:
+    parts = _RAY_ADDRESS.fullmatch(text)
+    return parts is not None and (parts["port"] is None or 0 < int(parts["port"]) <= _HIGHEST_PORT)

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+from dresd.argument_types import any_number, non_empty, some_path, whole_number
 from dresd.command_line import UsageError
 from retriever_service.building.errors import BuildError
 from retriever_service.commands.output import CommandError, human_bytes, human_seconds
@@ -16,38 +17,42 @@ from retriever_service.commands.output import CommandError, human_bytes, human_s
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("--model", required=True, metavar="M", help="folder or hub name of a transformers model")
     parser.add_argument(
-        "--corpus", required=True, nargs="+", type=Path, metavar="FILE",
+        "--model", required=True, type=non_empty, metavar="M", help="folder or hub name of a transformers model"
+    )
+    parser.add_argument(
+        "--corpus", required=True, nargs="+", type=some_path, metavar="FILE",
         help=".jsonl or .parquet with prompt and response, messages, text, or prompt_ids and response_ids; or .txt",
     )  # fmt: skip
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the datastore's folder, made here")
-    parser.add_argument("--partitions", type=int, default=1, metavar="P", help="parts by next token; default: 1")
-    parser.add_argument("--dims", type=int, default=64, metavar="N", help="numbers in a key; default: 64")
+    parser.add_argument("--out", required=True, type=some_path, metavar="DIR", help="the datastore's folder, made here")
+    parser.add_argument(
+        "--partitions", type=whole_number, default=1, metavar="P", help="parts by next token; default: 1"
+    )
+    parser.add_argument("--dims", type=whole_number, default=64, metavar="N", help="numbers in a key; default: 64")
     parser.add_argument(
         "--codec", default="sq8", metavar="NAME", help="flat, sq8, sq4 or pq: how keys are coded; default: sq8"
     )
     parser.add_argument(
-        "--continuation", type=int, default=16, metavar="N", help="tokens kept after an entry; default: 16"
+        "--continuation", type=whole_number, default=16, metavar="N", help="tokens kept after an entry; default: 16"
     )
     parser.add_argument("--prompt-keys", action="store_true", help="store positions of the prompts too")
     parser.add_argument(
-        "--fit-tokens", type=int, default=32_768, metavar="N", help="states keys are fitted on; default: 32768"
+        "--fit-tokens", type=whole_number, default=32_768, metavar="N", help="states keys are fitted on; default: 32768"
     )
     answers = parser.add_argument_group("answers of the model itself")
     answers.add_argument(
         "--respond", action="store_true", help="let the model answer the prompts, and store its answers"
     )
     # No defaults, so that options without --respond are noticed.
-    answers.add_argument("--max-new-tokens", type=int, metavar="N", help="of an answer, at most; default: 128")
-    answers.add_argument("--temperature", type=float, metavar="T", help="of an answer; default: 0, greedy")
+    answers.add_argument("--max-new-tokens", type=whole_number, metavar="N", help="of an answer, at most; default: 128")
+    answers.add_argument("--temperature", type=any_number, metavar="T", help="of an answer; default: 0, greedy")
     answers.add_argument(
-        "--answers-out", type=Path, metavar="FILE", help="also write the answers here, as a corpus .jsonl"
+        "--answers-out", type=some_path, metavar="FILE", help="also write the answers here, as a corpus .jsonl"
     )
     work = parser.add_argument_group("how the work is done")
-    work.add_argument("--seed", type=int, default=0, metavar="N", help="of all that is random; default: 0")
+    work.add_argument("--seed", type=whole_number, default=0, metavar="N", help="of all that is random; default: 0")
     work.add_argument(
-        "--workers", type=int, metavar="N", help="copies of the model; default: one a GPU, or one for 4 cores"
+        "--workers", type=whole_number, metavar="N", help="copies of the model; default: one a GPU, or one for 4 cores"
     )
     work.add_argument(
         "--ray-address", metavar="ADDRESS", help="of a running Ray cluster (auto: this machine's); default: none"

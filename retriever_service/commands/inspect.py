@@ -6,9 +6,9 @@ import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dresd.argument_types import some_path
 from retriever_service.commands.output import CommandError, human_bytes
 from retriever_service.echo import printable
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("datastore", type=Path, metavar="DIR", help="a folder that `build` made")
+    parser.add_argument("datastore", type=some_path, metavar="DIR", help="a folder that `build` made")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 

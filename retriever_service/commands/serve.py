@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from dresd.argument_types import some_path, whole_number
 from dresd.command_line import UsageError
 from retriever_service.commands import serve_operations
-from retriever_service.commands.output import CommandError
 from retriever_service.echo import quoted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("datastore", type=Path, nargs="?", metavar="DIR", help="a folder that `build` made")
+    parser.add_argument("datastore", type=some_path, nargs="?", metavar="DIR", help="a folder that `build` made")
     parser.add_argument(
         "--collection", type=_collection, action="append", default=[], metavar="NAME=DIR",
         help="serve this datastore under a name, too; repeatable",
@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--partitions", type=_numbers, metavar="N,M", help="the partitions to serve, by number; default: all"
     )
     parser.add_argument(
-        "--search-threads", type=int, metavar="N", help="searches at the same time; default: one a core"
+        "--search-threads", type=whole_number, metavar="N", help="searches at the same time; default: one a core"
     )
-    parser.add_argument("--queue-size", type=int, metavar="N", help="searches that may wait; default: 64")
+    parser.add_argument("--queue-size", type=whole_number, metavar="N", help="searches that may wait; default: 64")
     parser.add_argument("--skip-checksums", action="store_true", help="do not hash every file before serving")
     serve_operations.add_arguments(parser)
 
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
             **chosen,
         )
     except ServeError as error:
-        raise CommandError(str(error)) from error
+        raise UsageError(str(error)) from error
     return run_server(config)
 
 

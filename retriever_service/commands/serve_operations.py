@@ -10,7 +10,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from retriever_service.commands.output import CommandError
+from dresd.argument_types import any_number, some_path, whole_number
+from dresd.command_line import UsageError
 
 if TYPE_CHECKING:
     from retriever_service.serving.access import Access
@@ -23,10 +24,10 @@ _FILES = {
     "token_file": ("DRESD_SERVE_TOKEN_FILE", "callers need one of these bearer tokens, one a line"),
 }
 _CONNECTIONS = {
-    "max_request_bytes": (int, "longest request"),
-    "max_streams": (int, "calls open at a time on one connection"),
-    "keepalive_s": (float, "silence after which a connection is probed"),
-    "max_age_s": (float, "age at which a connection is to be made anew, 10%% more or less; 0 is never"),
+    "max_request_bytes": (whole_number, "longest request"),
+    "max_streams": (whole_number, "calls open at a time on one connection"),
+    "keepalive_s": (any_number, "silence after which a connection is probed"),
+    "max_age_s": (any_number, "age at which a connection is to be made anew, 10%% more or less; 0 is never"),
 }
 
 
@@ -34,19 +35,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     access = parser.add_argument_group("access", "files are read again when they change")
     for name, (variable, help_text) in _FILES.items():
-        access.add_argument(_option(name), type=Path, metavar="FILE", help=f"{help_text}; or ${variable}")
+        access.add_argument(_option(name), type=some_path, metavar="FILE", help=f"{help_text}; or ${variable}")
     access.add_argument("--auth-health", action="store_true", help="health checks need a token, too")
     access.add_argument("--no-reflection", action="store_true", help="do not tell callers which calls there are")
     connections = parser.add_argument_group("connections")
     for name, (kind, help_text) in _CONNECTIONS.items():
-        connections.add_argument(_option(name), type=kind, metavar="N" if kind is int else "S", help=help_text)
+        connections.add_argument(_option(name), type=kind, metavar="N" if kind is whole_number else "S", help=help_text)
 
 
 def access(arguments: argparse.Namespace) -> Access:
     """Who may call.
 
     Raises:
-        CommandError: a certificate without its key, or the other way round.
+        UsageError: a certificate without its key, or the other way round.
     """
     from retriever_service.serving.access import Access, TlsFiles
 
@@ -54,7 +55,7 @@ def access(arguments: argparse.Namespace) -> Access:
     certificate, key, client_ca = files["tls_cert"], files["tls_key"], files["tls_client_ca"]
     tls = TlsFiles(certificate, key, client_ca) if certificate is not None and key is not None else None
     if tls is None and any((certificate, key, client_ca)):
-        raise CommandError("TLS needs a certificate and its key; give both --tls-cert and --tls-key, or neither")
+        raise UsageError("TLS needs a certificate and its key; give both --tls-cert and --tls-key, or neither")
     return Access(
         tls=tls,
         token_file=files["token_file"],
@@ -67,7 +68,7 @@ def connections(arguments: argparse.Namespace) -> ConnectionLimits:
     """What one connection may do.
 
     Raises:
-        CommandError: a value is out of range.
+        UsageError: a value is out of range.
     """
     from retriever_service.serving.connections import ConnectionLimits
     from retriever_service.serving.errors import ServeError
@@ -76,7 +77,7 @@ def connections(arguments: argparse.Namespace) -> ConnectionLimits:
     try:
         return ConnectionLimits(**chosen)
     except ServeError as error:
-        raise CommandError(str(error)) from error
+        raise UsageError(str(error)) from error
 
 
 def _option(name: str) -> str:

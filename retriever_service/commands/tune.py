@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
+from dresd.argument_types import any_number, some_path, whole_number
 from dresd.command_line import UsageError
 from retriever_service.commands.output import CommandError
 from retriever_service.echo import echoed, printable
@@ -13,12 +13,12 @@ from retriever_service.echo import echoed, printable
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("datastore", type=Path, metavar="DIR", help="a folder that `build` made")
+    parser.add_argument("datastore", type=some_path, metavar="DIR", help="a folder that `build` made")
     parser.add_argument(
-        "--recall", type=float, default=0.95, metavar="R", help="share of the nearest keys to find; default: 0.95"
+        "--recall", type=any_number, default=0.95, metavar="R", help="share of the nearest keys to find; default: 0.95"
     )
     parser.add_argument(
-        "--neighbors", type=int, default=50, metavar="K", help="of so many nearest keys, 1 to 100; default: 50"
+        "--neighbors", type=whole_number, default=50, metavar="K", help="of so many nearest keys, 1 to 100; default: 50"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
-from pathlib import Path
 
+from dresd.argument_types import at_least, some_path
 from retriever_service.commands.output import CommandError, human_bytes
 from retriever_service.echo import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("datastore", type=Path, metavar="DIR", help="a folder that `build` made")
-    parser.add_argument("--sample", type=int, default=1000, metavar="N", help="keys searched for; default: 1000")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the sample; default: 0")
+    parser.add_argument("datastore", type=some_path, metavar="DIR", help="a folder that `build` made")
+    parser.add_argument(
+        "--sample", type=at_least(int, 0), default=1000, metavar="N", help="keys searched for; default: 1000"
+    )
+    parser.add_argument("--seed", type=at_least(int, 0), default=0, metavar="N", help="of the sample; default: 0")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
@@ -23,8 +25,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints what was checked; fails naming every file that is not what the build wrote."""
     from retriever_service.datastore import DatastoreError, verify
 
-    if arguments.sample < 0 or arguments.seed < 0:
-        raise CommandError("--sample and --seed must be 0 or greater.")
     try:
         report = verify(arguments.datastore, sample=arguments.sample, seed=arguments.seed)
     except DatastoreError as error:

@@ -52,23 +52,21 @@ def test_files_named_by_options_or_environment(tmp_path: Path, by_environment: b
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "code"),
     [
-        ["--tls-cert", "server.pem"],
-        ["--tls-key", "server.key"],
-        ["--tls-client-ca", "ca.pem"],
-        ["--tls-cert", "absent.pem", "--tls-key", "absent.key"],
-        ["--token-file", "absent"],
-        ["--token-file", "."],
-        ["--max-age-s", "nan"],
-        ["--max-streams", "0"],
+        (["--tls-cert", "server.pem"], 2),
+        (["--tls-key", "server.key"], 2),
+        (["--tls-client-ca", "ca.pem"], 2),
+        (["--tls-cert", "absent.pem", "--tls-key", "absent.key"], 1),
+        (["--token-file", "absent"], 1),
+        (["--token-file", "."], 1),
     ],
 )
-def test_what_cannot_work_is_one_sentence(tmp_path: Path, arguments: list[str]):
+def test_what_cannot_work_is_one_sentence(tmp_path: Path, arguments: list[str], code: int):
     result = subprocess.run(
         [sys.executable, "-m", "retriever_service.cli", "serve", "store", "--listen", "127.0.0.1:0", *arguments],
         capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE_S, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
-    assert result.returncode == 1
+    assert result.returncode == code
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1

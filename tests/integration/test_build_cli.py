@@ -12,6 +12,7 @@ import pytest
 from retriever_service.cli import main
 from retriever_service.datastore import read_manifest
 from tests.support.building import start_retriever, write_corpus
+from tests.support.datastore import build_datastore, random_entries
 from tests.support.models import save_tiny_model
 
 
@@ -180,15 +181,16 @@ def test_a_folder_that_is_no_datastore_is_refused(
     assert "manifest" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "arguments", [["serve", "store", "--listen", "nonsense"], ["serve", "store", "--queue-size", "0"]]
-)
-def test_a_server_that_cannot_be_configured_says_why(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 1
-    one_sentence(capsys)
+@pytest.mark.parametrize("partitions", ["7", "0,7"])
+def test_a_partition_that_a_datastore_lacks_is_a_failure(
+    partitions: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = build_datastore(tmp_path / "store", random_entries(20), num_partitions=2).path
+    assert main(["serve", str(store), "--listen", "127.0.0.1:0", "--partitions", partitions]) == 1
+    assert "has the partitions 0 to 1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], ["build"], ["serve", "store", "--partitions", "a"], ["unknown"]])
+@pytest.mark.parametrize("arguments", [[], ["build"], ["unknown"]])
 def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)

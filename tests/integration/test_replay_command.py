@@ -101,8 +101,6 @@ def test_foreign_answers_and_stores_are_told(
 @pytest.mark.parametrize(
     ("lines", "options", "complaint"),
     [
-        (None, ["--methods", "dresd"], "dresd needs a retriever"),
-        (None, ["--methods", "magic"], "Unknown method 'magic'"),
         (None, ["--methods", "plain", "--cost-curve", "none.json"], "Cannot read the cost curve 'none.json'"),
         ([{"prompt": "text"}], ["--methods", "plain"], "no prompt_ids"),
         ([{"prompt_ids": [1], "response_ids": [2] * 300}], ["--methods", "plain"], "longer than the model's window"),

@@ -66,7 +66,7 @@ def test_a_sampling_config_refuses_the_same(name: str, value: object) -> None:
 )
 def test_an_option_refuses_the_same(name: str, value: float) -> None:
     with pytest.raises(
-        argparse.ArgumentTypeError, match=f"must be {re.escape(SETTINGS[name].expected)}|must be a number"
+        argparse.ArgumentTypeError, match=f"must be {re.escape(SETTINGS[name].expected)}|must be a (whole )?number"
     ):
         setting(name)(str(value))
 
@@ -74,7 +74,7 @@ def test_an_option_refuses_the_same(name: str, value: float) -> None:
 @pytest.mark.parametrize("name", SETTINGS)
 @pytest.mark.parametrize("text", ["", "many", "1,5", "9" * 5000 + "x"])
 def test_an_option_refuses_what_is_no_number(name: str, text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="must be a number"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"must be a (whole )?number"):
         setting(name)(text)
 
 
