@@ -5,17 +5,14 @@ Knows no model, no service and no budget.
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import dataclass
 from functools import cache
-from pickle import PickleError
 
 import numpy as np
 from numpy.typing import NDArray
 
 from decoder_client.drafting.acceptance import FoldedModel, fitted_model
-from decoder_client.drafting.compiled import forget_machine_code
 from decoder_client.drafting.drafter import LikelyTokens
 from decoder_client.drafting.evidence import SOURCES, Evidence
 from decoder_client.drafting.fresh import FreshTable
@@ -24,10 +21,9 @@ from decoder_client.drafting.likeliest import likeliest_tokens
 from decoder_client.drafting.lookup import TableArrays, table_arrays
 from decoder_client.drafting.retrieved import RetrievedPaths
 from decoder_client.drafting.weights import SourceWeights
+from dresd.compiled import warm
 from dresd.draft_tree import ROOT, DraftTree
 from dresd.token_table import TokenTable
-
-logger = logging.getLogger(__name__)
 
 ORIGINS = (*SOURCES, "table")
 """Where a node comes from, by column of a draft tree's masses: the sources, and what the target said of the same tokens
@@ -134,13 +130,7 @@ def grow(evidence: Evidence, known: Knowledge, model: FoldedModel, limits: Growt
 @cache
 def compile_once() -> None:
     """Compiles what drafting calls, or loads it from the cache on disk, so that no answer waits for it."""
-    try:
-        _call_everything()
-    except (OSError, EOFError, ValueError, PickleError, ImportError, AttributeError) as error:
-        # A full disk, or a cache that something has damaged; numba has no exception of its own for them.
-        logger.warning("compiling at every start, because compiled code cannot be kept on disk: %s", error)
-        forget_machine_code()
-        _call_everything()
+    warm(_call_everything)
 
 
 def _call_everything() -> None:

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from decoder_client.drafting.compiled import njit
+from dresd.compiled import njit
 
 MASSES, TOTALS = slice(0, 3), slice(3, 6)
 FRESH, TABLE, MIXTURE, FROM_TABLES, IS_FRESH, IS_PAIR, IS_KNOWN = range(6, 13)

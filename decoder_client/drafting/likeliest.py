@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from decoder_client.drafting.compiled import njit
+from dresd.compiled import njit
 
 _LANES = 1024
 

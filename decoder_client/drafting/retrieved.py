@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from decoder_client.drafting.tree_paths import tree_paths
 from dresd.draft_tree import DraftTree
+from dresd.tree_paths import tree_paths
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dresd.finding import find_ranges
+
 
 @dataclass(frozen=True, slots=True)
 class RoutingTable:
@@ -38,14 +40,10 @@ class RoutingTable:
             queries: int64 [m], rows of `next_tokens`, ascending; a token of several partitions appears several times.
             partitions: int64 [m].
         """
-        if len(self.tokens) == 0:
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        rows = np.minimum(np.searchsorted(self.tokens, next_tokens), len(self.tokens) - 1)
-        known = self.tokens[rows] == next_tokens
-        numbers = np.where(known, self.offsets[rows + 1] - self.offsets[rows], 0)
-        queries = np.repeat(np.arange(len(next_tokens)), numbers)
-        nth = np.arange(len(queries)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
-        return queries, self.partitions[self.offsets[rows[queries]] + nth]
+        pairs: tuple[NDArray[np.int64], NDArray[np.int64]] = find_ranges(
+            self.tokens, self.offsets, self.partitions, next_tokens
+        )
+        return pairs
 
     def is_consistent(self) -> bool:
         """Whether the arrays agree with each other: for a table that came from elsewhere."""

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from retriever_service.datastore.choosing import choose
+
 INDEX_FILE = "index.faiss"
 DIRECTORY_FILE = "directory.safetensors"
 CENTROIDS_FILE = "centroids.npy"
@@ -74,14 +76,7 @@ class TokenLists:
         Returns:
             int64 [b, w], -1 for none.
         """
-        first = self.offsets[places]
-        numbers = self.offsets[places + 1] - first
-        chosen = np.minimum(numbers, nprobe) if nprobe > 0 else numbers
-        nth = np.arange(chosen.max(initial=0))
-        lists = np.where(nth < chosen[:, None], first[:, None] + nth, -1)
-        for query in np.flatnonzero(chosen < numbers).tolist():
-            begin, end = self.centroid_offsets[places[query]], self.centroid_offsets[places[query] + 1]
-            to_centroids = self.centroids[begin:end].astype(np.float32) @ keys[query]
-            nearest = np.argpartition(-to_centroids, nprobe - 1)[:nprobe]
-            lists[query, :nprobe] = first[query] + np.sort(nearest)
+        lists: NDArray[np.int64] = choose(
+            self.offsets, self.centroid_offsets, self.centroids.view(np.uint16), keys, places, nprobe
+        )
         return lists

@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retriever_service.datastore import codecs
+from retriever_service.datastore.choosing import most_entries
 from retriever_service.datastore.errors import DatastoreError
 from retriever_service.datastore.files import REBUILD_HINT, load_tensors, map_rows, sha256_of
+from retriever_service.datastore.finding import find_some, gather
 from retriever_service.datastore.layout import (
     CENTROIDS_FILE,
     CONTINUATIONS_FILE,
@@ -29,7 +31,6 @@ from retriever_service.datastore.layout import (
 )
 from retriever_service.datastore.manifest import FileRecord, Manifest, SegmentRecord
 from retriever_service.datastore.sparse import longest_matches
-from retriever_service.datastore.tokens import unpack
 from retriever_service.echo import echoed
 
 
@@ -94,10 +95,12 @@ class Segment:
     def __len__(self) -> int:
         return int(self.entry_offsets[-1])
 
-    def find(self, next_tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64 [b]: each token's place in the directory, -1 for one without entries here."""
-        places = np.minimum(np.searchsorted(self.tokens, next_tokens), len(self.tokens) - 1)
-        return np.where(self.tokens[places] == next_tokens, places, -1)
+    def find(
+        self, next_tokens: NDArray[np.int64], queries: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Those of `queries`, places in `next_tokens`, whose tokens have entries here; and these tokens' places."""
+        found: tuple[NDArray[np.int64], NDArray[np.int64]] = find_some(self.tokens, next_tokens, queries)
+        return found
 
     def search(
         self, keys: NDArray[np.float32], places: NDArray[np.int64], neighbors: int, nprobe: int
@@ -114,7 +117,7 @@ class Segment:
             similarities: float32 [b, k] with k <= neighbors, falling, -inf where there is none.
             rows: int64 [b, k], -1 where there is none.
         """
-        available = int((self.entry_offsets[places + 1] - self.entry_offsets[places]).max())
+        available = most_entries(self.entry_offsets, places)
         lists = self.token_lists.choose(keys, places, nprobe)
         similarities, rows = codecs.search_lists(
             self.index, np.ascontiguousarray(keys), lists, min(neighbors, available)
@@ -150,11 +153,13 @@ class Segment:
 
     def continuations_of(self, rows: NDArray[np.int64], depth: int) -> NDArray[np.int32]:
         """int32 [m, depth]: the first tokens of the rows' continuations, `PAD` beyond their end."""
-        return unpack(self.stored_continuations[rows, :depth])
+        tokens: NDArray[np.int32] = gather(self.stored_continuations, rows, depth)
+        return tokens
 
     def left_contexts_of(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
         """int32 [m, C]: the rows' left contexts, most recent token first."""
-        return unpack(self.stored_left_contexts[rows])
+        tokens: NDArray[np.int32] = gather(self.stored_left_contexts, rows, self.stored_left_contexts.shape[1])
+        return tokens
 
     def list_sizes(self) -> NDArray[np.int64]:
         """int64 [lists]: rows of each list."""

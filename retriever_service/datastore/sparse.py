@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_PIVOTS = 15
-"""Rows compared with a query at once: numpy's calls cost more than comparing so few, so halving would be slower."""
+from retriever_service.datastore.matching import find_matches
 
 
 def longest_matches(
@@ -45,45 +44,7 @@ def longest_matches(
     Raises:
         IndexError: `suffix_order` names rows beyond the end.
     """
-    width = left_contexts.shape[1]
-    # Stored padding is the greatest value: as the first of a query it places it behind all rows that match up to it.
-    padding = np.iinfo(stored_left_contexts.dtype).max
-    known = np.logical_and.accumulate((left_contexts >= 0) & (left_contexts < padding), axis=1)
-    wanted = np.where(known, left_contexts, padding).astype(stored_left_contexts.dtype)[:, None, :]
-    places = _places(suffix_order, stored_left_contexts, begins, ends, wanted)
-
-    nearest = min(neighbors, int((ends - begins).max(initial=0)))
-    steps = np.arange(nearest)
-    around = np.stack([places[:, None] - 1 - steps, places[:, None] + steps], axis=2).reshape(len(places), 2 * nearest)
-    within = (around >= begins[:, None]) & (around < ends[:, None])
-    rows = suffix_order[np.where(within, around, 0)].astype(np.int64)
-    agree = np.zeros((*rows.shape, width + 1), np.bool_)  # the last column ends a match of the whole width
-    np.equal(stored_left_contexts[rows, :width], wanted, out=agree[:, :, :width])
-    agree[:, :, :width] &= known[:, None, :]
-    lengths = np.where(within, agree.argmin(axis=2), 0)
-    best = np.argsort(-lengths, axis=1, kind="stable")[:, :nearest]
-    lengths = np.take_along_axis(lengths, best, axis=1)
-    return lengths, np.where(lengths > 0, np.take_along_axis(rows, best, axis=1), -1)
-
-
-def _places(
-    suffix_order: NDArray[np.uint32],
-    stored: NDArray[Any],
-    begins: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    wanted: NDArray[Any],
-) -> NDArray[np.int64]:
-    """int64 [b]: how far the rows of each range reach whose contexts are less than the query's, wanted [b, 1, w]."""
-    queries, nth = np.arange(len(begins))[:, None], np.arange(_PIVOTS)
-    low, high = begins, ends
-    while (sizes := high - low).max(initial=0) > 0:
-        # Every step leaves less than a sixteenth of a range, and of an empty one nothing to compare.
-        pivots = low[:, None] + sizes[:, None] * (nth + 1) // (_PIVOTS + 1)
-        open_ranges = sizes[:, None] > 0
-        contexts = stored[suffix_order[np.where(open_ranges, pivots, 0)], : wanted.shape[2]]
-        differ = (contexts != wanted).argmax(axis=2)
-        less = (contexts < wanted)[queries, nth, differ] & open_ranges
-        bounds = np.concatenate([low[:, None] - 1, pivots, high[:, None]], axis=1)
-        below = less.sum(axis=1)
-        low, high = bounds[queries[:, 0], below] + 1, bounds[queries[:, 0], below + 1]
-    return low
+    matches: tuple[NDArray[np.int64], NDArray[np.int64]] = find_matches(
+        suffix_order, stored_left_contexts, begins, ends, left_contexts, neighbors
+    )
+    return matches

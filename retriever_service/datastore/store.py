@@ -9,12 +9,13 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dresd.draft_tree import PAD, merge_paths
+from dresd.compiled import warm
+from dresd.draft_tree import PAD
+from dresd.path_merging import merge_paths
 from dresd.routing import RoutingTable
 from retriever_service.datastore.errors import DatastoreError
 from retriever_service.datastore.files import REBUILD_HINT, read_bytes
@@ -30,9 +31,8 @@ from retriever_service.datastore.results import DraftBatch, Neighbors, StoredEnt
 from retriever_service.datastore.routing import load_routing
 from retriever_service.datastore.segment import Segment, check_file
 from retriever_service.datastore.token_table import parse_token_table
+from retriever_service.datastore.weighing import keep_best, weigh
 from retriever_service.echo import echoed
-
-Score = TypeVar("Score", np.float32, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Datastore:
                     segment = Segment.open(path / record.directory, record, manifest, verify_checksums=verify_checksums)
                     segments.setdefault(partition.index, []).append(OpenSegment(first_id, segment))
                 first_id += record.num_entries
-        return cls(
+        store = cls(
             path,
             manifest,
             routing,
@@ -136,6 +136,15 @@ class Datastore:
             reducer_bytes,
             {partition: segments.get(partition, []) for partition in wanted},
         )
+        warm(store._draft_once)
+        return store
+
+    def _draft_once(self) -> None:
+        width = self.manifest.left_context_length
+        keys, contexts = np.zeros((1, self.manifest.key_recipe.dims), np.float32), np.full((1, width), PAD, np.int32)
+        for opened in self._flat[:1]:
+            token = opened.segment.tokens[:1].copy()
+            self.draft(keys, token, neighbors=1, max_nodes=1, left_contexts=contexts, sparse_neighbors=min(width, 1))
 
     def search(
         self, keys: NDArray[np.float32], next_tokens: NDArray[np.int64], *, neighbors: int, nprobe: int = 0
@@ -211,25 +220,18 @@ class Datastore:
         near = self._search(keys, concerned, neighbors, nprobe)
         matched, lengths = self._match(left_contexts, concerned, sparse_neighbors)
         searched = time.perf_counter_ns()
-        # A key decoded from its code may be slightly longer than 1; no neighbour counts more than an equal key.
-        cosines = np.minimum(near.similarities.astype(np.float64), 1.0)
-        dense, sparse = near.ids >= 0, matched >= 0
-        dense_weights = np.exp((cosines[dense] - 1.0) / temperature)
-        sparse_weights = np.exp((lengths[sparse] - width) / match_temperature)
-        queries = np.concatenate([np.nonzero(dense)[0], np.nonzero(sparse)[0]])
-        weights = np.zeros((len(queries), 2))
-        weights[: len(dense_weights), 0] = dense_weights
-        weights[len(dense_weights) :, 1] = sparse_weights
+        queries, ids, weights, totals, bests, longest, counts = weigh(
+            near.ids, near.similarities, temperature, matched, lengths, width, match_temperature
+        )
         depth = min(max_depth or self.manifest.continuation_length, self.manifest.continuation_length)
-        paths = self._continuations(np.concatenate([near.ids[dense], matched[sparse]]), depth)
+        paths = self._continuations(ids, depth)
         trees = merge_paths(queries, paths, weights, num_queries=len(keys), max_nodes=max_nodes)
-        totals = [np.bincount(queries, column, len(keys)) for column in weights.T]
         return DraftBatch(
             trees,
-            np.stack(totals, axis=1).astype(np.float64),
-            np.where(near.counts > 0, near.similarities.max(axis=1, initial=-np.inf), np.float32(0)),
-            lengths.max(axis=1, initial=0),
-            np.stack([near.counts, sparse.sum(axis=1)], axis=1),
+            totals,
+            bests,
+            longest,
+            counts,
             concerned.partitions_asked,
             concerned.partitions_answered,
             (searched - begun) // 1000,
@@ -247,6 +249,8 @@ class Datastore:
         return StoredEntries(next_tokens, self._continuations(ids, self.manifest.continuation_length), left_contexts)
 
     def _continuations(self, ids: NDArray[np.int64], depth: int) -> NDArray[np.int32]:
+        if len(self._flat) == 1:
+            return self._flat[0].segment.continuations_of(ids - self._flat[0].first_id, depth)
         paths = np.full((len(ids), depth), PAD, np.int32)
         for opened, at in self._by_segment(ids):
             paths[at] = opened.segment.continuations_of(ids[at] - opened.first_id, depth)
@@ -264,17 +268,17 @@ class Datastore:
 
     def _concerned(self, next_tokens: NDArray[np.int64], wanted: Collection[int] | None = None) -> _Concerned:
         queries, partitions = self.routing.lookup(next_tokens)
-        asked = np.unique(partitions).tolist()
+        asked = sorted(set(partitions.tolist()))
         if wanted is not None:
             asked = [partition for partition in asked if partition in wanted]
         answered = [partition for partition in asked if partition in self.segments]
         segments = []
         for partition in answered:
-            mine = queries[partitions == partition]
+            mine = queries if len(asked) == 1 and wanted is None else queries[partitions == partition]
             for opened in self.segments[partition]:
-                places = opened.segment.find(next_tokens[mine])
-                if (places >= 0).any():
-                    segments.append((opened, mine[places >= 0], places[places >= 0]))
+                theirs, places = opened.segment.find(next_tokens, mine)
+                if len(theirs) > 0:
+                    segments.append((opened, theirs, places))
         return _Concerned(len(asked), len(answered), segments)
 
     def _search(self, keys: NDArray[np.float32], concerned: _Concerned, neighbors: int, nprobe: int) -> Neighbors:
@@ -284,8 +288,8 @@ class Datastore:
         ids = np.full((len(keys), neighbors), -1, np.int64)
         for opened, queries, places in concerned.segments if neighbors > 0 else ():
             near, rows = opened.segment.search(keys[queries], places, neighbors, nprobe)
-            _keep_best(similarities, ids, queries, near, opened.ids_of(rows))
-        counts = (ids >= 0).sum(axis=1)
+            keep_best(similarities, ids, queries, near, opened.ids_of(rows))
+        counts = np.count_nonzero(ids >= 0, axis=1)
         return Neighbors(ids, similarities, counts, concerned.partitions_asked, concerned.partitions_answered)
 
     def _match(
@@ -296,24 +300,5 @@ class Datastore:
         lengths = np.zeros((len(left_contexts), neighbors), np.int64)
         for opened, queries, places in concerned.segments if neighbors > 0 else ():
             found, rows = opened.segment.match(left_contexts[queries], places, neighbors)
-            _keep_best(lengths, ids, queries, found, opened.ids_of(rows))
+            keep_best(lengths, ids, queries, found, opened.ids_of(rows))
         return ids, lengths
-
-
-def _keep_best(
-    scores: NDArray[Score],
-    ids: NDArray[np.int64],
-    queries: NDArray[np.int64],
-    found_scores: NDArray[Score],
-    found_ids: NDArray[np.int64],
-) -> None:
-    """Merges one segment's neighbours of some queries into the best so far (greatest scores first), in place."""
-    width = scores.shape[1]
-    if (ids[queries, 0] < 0).all():
-        scores[queries, : found_scores.shape[1]] = found_scores
-        ids[queries, : found_ids.shape[1]] = found_ids
-        return
-    both = np.concatenate([scores[queries], found_scores], axis=1)
-    order = np.argsort(-both, axis=1, kind="stable")[:, :width]
-    scores[queries] = np.take_along_axis(both, order, axis=1)
-    ids[queries] = np.take_along_axis(np.concatenate([ids[queries], found_ids], axis=1), order, axis=1)

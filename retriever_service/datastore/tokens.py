@@ -25,10 +25,3 @@ def token_dtype(vocab_size: int) -> TokenDtype:
 def pack(tokens: NDArray[np.integer[Any]], dtype: TokenDtype) -> NDArray[Any]:
     """Token ids or `PAD` as stored."""
     return np.where(tokens == PAD, np.iinfo(dtype).max, tokens).astype(dtype)
-
-
-def unpack(stored: NDArray[Any]) -> NDArray[np.int32]:
-    """Stored token ids as int32, `PAD` where there is none."""
-    tokens = stored.astype(np.int32)
-    tokens[stored == np.iinfo(stored.dtype).max] = PAD
-    return tokens

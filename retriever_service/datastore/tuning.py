@@ -53,7 +53,8 @@ class _Measured:
             found = np.full((len(keys), wanted), -1, np.int64)
             for begin in range(0, len(keys), _QUERIES_AT_ONCE):
                 some = slice(begin, begin + _QUERIES_AT_ONCE)
-                places = self.segment.find(self.segment.next_tokens_of(rows[some]))
+                tokens = self.segment.next_tokens_of(rows[some])
+                _, places = self.segment.find(tokens, np.arange(len(tokens)))
                 _, near = self.segment.search(keys[some], places, wanted, nprobe)
                 found[some, : near.shape[1]] = near
             return found

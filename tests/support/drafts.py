@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from decoder_client.drafting.drafter import DraftRequest, Outcome
-from decoder_client.drafting.tree_paths import tree_paths
 from decoder_client.reducer import KeyReducer, ReducerFit
-from dresd.draft_tree import PAD, ROOT, DraftTree, merge_paths
+from dresd.draft_tree import PAD, ROOT, DraftTree
+from dresd.path_merging import merge_paths
 from dresd.token_table import WIDTH, TokenTable
+from dresd.tree_paths import tree_paths
 
 
 class OracleDrafter:

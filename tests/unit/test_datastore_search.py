@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dresd.draft_tree import PAD, merge_paths, merge_trees
+from dresd.draft_tree import PAD
+from dresd.path_merging import merge_paths, merge_trees
 from retriever_service.datastore import CODECS, EntryBatch
 from tests.support.datastore import build_datastore, random_entries
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dresd.draft_tree import DraftTree, merge_paths
+from dresd.draft_tree import DraftTree
+from dresd.path_merging import merge_paths
 from retriever_service.datastore import Datastore, DatastoreError, EntryBatch
 from tests.support.datastore import BuiltDatastore, build_datastore, random_entries
 

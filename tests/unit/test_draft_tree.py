@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dresd.draft_tree import PAD, ROOT, DraftTree, merge_paths, merge_trees
+from dresd.draft_tree import PAD, ROOT, DraftTree
+from dresd.path_merging import merge_paths, merge_trees
 from tests.support.drafts import paths_of
 
 # Few tokens make prefixes shared; weights in eighths make every sum exact.

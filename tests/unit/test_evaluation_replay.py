@@ -14,7 +14,8 @@ from decoder_client.evaluation.recording import RecordingDrafter
 from decoder_client.evaluation.replay import Replayed, replay
 from decoder_client.evaluation.results import MODEL
 from decoder_client.evaluation.traces import Trace
-from dresd.draft_tree import ROOT, DraftTree, merge_paths
+from dresd.draft_tree import ROOT, DraftTree
+from dresd.path_merging import merge_paths
 from tests.support.drafts import padded, tree_of, trees
 from tests.support.evaluation import ScriptedDrafter, made_up_trace
 

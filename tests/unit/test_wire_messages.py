@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoder_client.wire import WireError, drafts_of
-from dresd.draft_tree import PAD, DraftTree, merge_paths
+from dresd.draft_tree import PAD, DraftTree
+from dresd.path_merging import merge_paths
 from dresd.v1 import retriever_pb2 as pb
 from retriever_service.datastore import DraftBatch
 from retriever_service.serving.messages import response_message

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dresd.draft_tree import PAD, ROOT, DraftTree, merge_paths
+from dresd.draft_tree import PAD, ROOT, DraftTree
+from dresd.path_merging import merge_paths
 
 
 def path_tree(tokens: Sequence[int]) -> DraftTree:

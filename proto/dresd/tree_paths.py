@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from decoder_client.drafting.compiled import njit
+from dresd.compiled import njit
 
 
 @njit

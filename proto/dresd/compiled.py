@@ -1,0 +1,42 @@
+"""Functions compiled by numba, with their machine code on disk where there is a place for it.
+
+Knows numba, not what the functions do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pickle import PickleError
+
+import numba
+from numba.core.caching import NullCache
+from numba.core.dispatcher import Dispatcher
+
+logger = logging.getLogger(__name__)
+
+_COMPILED: list[Dispatcher] = []
+
+
+def njit(function=None, **options):
+    """numba's `njit` with machine code kept on disk, or without where there is no place for it."""
+    if function is None:
+        return lambda decorated: njit(decorated, **options)
+    try:
+        compiled = numba.njit(cache=True, nogil=True, **options)(function)
+    except RuntimeError:
+        compiled = numba.njit(nogil=True, **options)(function)
+    _COMPILED.append(compiled)
+    return compiled
+
+
+def warm(call_everything: Callable[[], object]) -> None:
+    """Compiles what `call_everything` calls, or loads it from the cache on disk, so that no answer waits for it."""
+    try:
+        call_everything()
+    except (OSError, EOFError, ValueError, PickleError, ImportError, AttributeError) as error:
+        # A full disk, or a cache that something has damaged; numba has no exception of its own for them.
+        logger.warning("compiling at every start, because compiled code cannot be kept on disk: %s", error)
+        for compiled in _COMPILED:
+            compiled._cache = NullCache()  # type: ignore[attr-defined]  # numba offers no public way
+        call_everything()
