@@ -53,6 +53,11 @@ class SpeculativeDecoder:
     """Decodes with drafts, or plainly without a drafter. The output is the same.
 
     Not for several threads. Make it after forking, if at all: a retriever's connection does not survive a fork.
+
+    Attributes:
+        target: decides every token.
+        totals: what all answers so far cost.
+        retriever: where drafts come from; None for from the text alone, or with a drafter of the caller's.
     """
 
     def __init__(
@@ -66,6 +71,8 @@ class SpeculativeDecoder:
         if drafter is not None and not isinstance(drafter, NoDrafter):
             check_tree_attention(target)
         self.target = target
+        self.totals = GenerationStats()
+        self.retriever: RetrieverClient | None = None
         self._drafter = drafter or NoDrafter()
         self._limits = limits or DraftLimits()
         self._close: Callable[[], object] | None = None
@@ -114,6 +121,7 @@ class SpeculativeDecoder:
             if owned is not None:
                 owned.close()
             raise
+        decoder.retriever = client
         if owned is not None:
             # Whoever forgets to close a decoder leaves no thread behind.
             decoder._close = weakref.finalize(decoder, owned.close)
@@ -220,6 +228,7 @@ class SpeculativeDecoder:
         ]
         generations = []
         for text, (answer, stats) in zip(growing, decode(target, self._drafter, tasks, self._limits), strict=True):
+            self.totals += stats
             ended = bool(answer) and answer[-1] in target.eos_token_ids
             whole = text.finish() if tokenizer is not None else ""
             reason: Literal["end", "stop", "length"] = "stop" if text.stopped else "end" if ended else "length"

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dresd.histogram import Cumulated, Histogram
+
 _REMEMBERED = 4096
 """Latencies that percentiles are computed over."""
 
@@ -24,6 +26,7 @@ class RetrieverStats:
         reconnects: handshakes after the first.
         total_ms: time in answered calls.
         p50_ms, p90_ms, p99_ms: of the latest answered calls; 0 before the first.
+        buckets: how long the answered calls took.
     """
 
     answered: int = 0
@@ -35,6 +38,7 @@ class RetrieverStats:
     p50_ms: float = 0.0
     p90_ms: float = 0.0
     p99_ms: float = 0.0
+    buckets: Cumulated = ()
 
     @property
     def calls(self) -> int:
@@ -53,14 +57,14 @@ class CallRecorder:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(("answered", "late", "failed", "skipped", "reconnects"), 0)
-        self._total_ms = 0.0
+        self._seconds = Histogram()
         self._latest_ms: deque[float] = deque(maxlen=_REMEMBERED)
 
     def answered(self, seconds: float) -> None:
         """A call returned drafts after `seconds`."""
         with self._lock:
             self._counts["answered"] += 1
-            self._total_ms += seconds * 1e3
+            self._seconds.observe(seconds)
             self._latest_ms.append(seconds * 1e3)
 
     def late(self) -> None:
@@ -82,7 +86,9 @@ class CallRecorder:
     def snapshot(self) -> RetrieverStats:
         """The sums so far."""
         with self._lock:
-            stats = RetrieverStats(**self._counts, total_ms=self._total_ms)
+            stats = RetrieverStats(
+                **self._counts, total_ms=self._seconds.sum_s * 1e3, buckets=self._seconds.cumulated()
+            )
             latest = list(self._latest_ms)
         if not latest:
             return stats

@@ -106,6 +106,8 @@ class DraftedGenerate:
 
     Attributes:
         stats: what each row of the latest call cost, and what drafts gained.
+        totals: what all rows of all calls cost.
+        retriever: where drafts come from; None before the first call, or for from the text alone.
     """
 
     def __init__(
@@ -126,6 +128,8 @@ class DraftedGenerate:
         self._ready: tuple[TargetModel, AnyDrafter] | None = None
         self._disconnect: Callable[[], object] | None = None
         self.stats: tuple[GenerationStats, ...] = ()
+        self.totals = GenerationStats()
+        self.retriever: RetrieverClient | None = None
 
     def __call__(
         self,
@@ -160,6 +164,7 @@ class DraftedGenerate:
             for place, row in enumerate(rows)
         ]
         self.stats = tuple(stats for _, stats in decode(target, drafter, tasks, self._limits))
+        self.totals = sum(self.stats, self.totals)
         if self._streamer is not None:
             self._streamer.end()
         sequences = _together(rows, generation_config, input_ids)
@@ -184,6 +189,7 @@ class DraftedGenerate:
             client = connect(self._retriever, target)
             if client is not self._retriever:
                 self._disconnect = weakref.finalize(self, client.close)
+        self.retriever = client
         self._ready = target, default_drafter(target, client, nodes=self._nodes, context=self._context)
         return self._ready
 
