@@ -135,7 +135,9 @@ class ProcessedChooser:
 
     def begin(self, tokens: Sequence[int], room: int, device: torch.device) -> None:
         """See `Chooser`."""
-        self._text = torch.zeros(1, len(tokens) + room, dtype=torch.int64, device=device)
+        length = len(tokens) + room
+        if self._text.shape[1] < length or self._text.device != device:
+            self._text = torch.zeros(1, length, dtype=torch.int64, device=device)
         self._filled = 0
         self._checked = False
 

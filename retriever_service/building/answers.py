@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
 from retriever_service.building.errors import BuildError
+
+_OURS = re.compile(r"\.[0-9]+\.partial")
+"""What stands behind the name of the answers' file in that of the file beside it: a process."""
 
 Answered = tuple[str, Sequence[int], Sequence[int]]
 """(prompt, prompt ids, answer ids)."""
@@ -51,19 +57,45 @@ def reserved(path: Path, *, corpus: Sequence[Path], datastore: Path) -> Iterator
         corpus: files it must not replace.
         datastore: folder it must not lie in, because that appears only in the end.
 
+    A killed build leaves that file, which the next build with these answers removes; a lock that dies with its process
+    tells it from a running build's.
+
     Raises:
         BuildError: no file can be written there.
     """
     place = _checked(path, corpus, datastore)
-    beside = place.with_name(f".{place.name}.{os.getpid()}.partial")
     with _failures_named(path):
-        lines = beside.open("w", encoding="utf-8")
+        for left_over in place.parent.glob(f".{glob.escape(place.name)}.*.partial"):
+            if _OURS.fullmatch(left_over.name[len(place.name) + 1 :]):
+                _remove_unless_locked(left_over)
+        beside, lines = _opened_beside(place)
     try:
         yield AnswersFile(place, beside, lines)
     finally:
         with suppress(OSError):  # what is in the buffer of a full disk's file fails once more
             lines.close()
         beside.unlink(missing_ok=True)
+
+
+def _opened_beside(place: Path) -> tuple[Path, TextIO]:
+    """A new file that is locked as long as it is open."""
+    beside = place.with_name(f".{place.name}.{os.getpid()}.partial")
+    while True:
+        lines = beside.open("w", encoding="utf-8")
+        fcntl.flock(lines, fcntl.LOCK_EX)
+        # Between opening and locking it another build may have taken it for a left-over.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lines.fileno()), beside.stat()):
+                return beside, lines
+        lines.close()
+
+
+def _remove_unless_locked(file: Path) -> None:
+    if file.is_symlink() or not file.is_file():
+        return
+    with suppress(OSError), file.open("rb") as opened:  # locked, gone meanwhile, or somebody else's
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.unlink()
 
 
 def _checked(path: Path, corpus: Sequence[Path], datastore: Path) -> Path:

@@ -47,6 +47,7 @@ from retriever_service.datastore import (
     tune_built,
     write_manifest,
 )
+from retriever_service.echo import printable
 
 _PACKAGES = ("dresd", "faiss-cpu", "faiss-gpu", "numpy", "ray", "torch", "transformers")
 
@@ -260,7 +261,7 @@ class _Stages:
         ]
         return Manifest(
             build_id=hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32],
-            model=identity,
+            model=replace(identity, name=printable(identity.name), revision=printable(identity.revision)),
             key_recipe=recipe,
             corpus=reading.provenance(),
             continuation_length=config.continuation_length,
@@ -275,7 +276,7 @@ class _Stages:
                 for number, segment in enumerate(segments)
             ],
             versions=_versions(),
-            command=config.command,
+            command=printable(config.command),
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         )
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+from retriever_service.echo import printable
+
 
 class Progress(Protocol):
     """What a build reports to."""
@@ -38,8 +40,8 @@ class TerminalProgress:
     """Lines on stderr, and bars there if it is a terminal; else a line where a stage begins and one where it ends."""
 
     def say(self, line: str) -> None:
-        """Prints the line."""
-        print(line, file=sys.stderr, flush=True)
+        """Prints the line, control characters of names escaped."""
+        print(printable(line), file=sys.stderr, flush=True)
 
     @contextmanager
     def stage(self, name: str, total: int, unit: str, done: Callable[[], int]) -> Iterator[None]:

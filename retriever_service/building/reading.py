@@ -15,6 +15,7 @@ from retriever_service.building.encoding import DocumentEncoder
 from retriever_service.building.errors import BuildError
 from retriever_service.building.spool import DocumentWriter
 from retriever_service.datastore import CorpusFile, CorpusProvenance, FileRecord
+from retriever_service.echo import printable
 
 
 @dataclass(slots=True)
@@ -102,5 +103,10 @@ def _records(corpus: tuple[Path, ...], reading: Reading) -> Iterator[Record]:
             yield record
         measured = FileRecord.of(path)
         reading.files.append(
-            CorpusFile(name=path.name, size=measured.size, sha256=measured.sha256, documents=reading.documents - before)
+            CorpusFile(
+                name=printable(path.name),
+                size=measured.size,
+                sha256=measured.sha256,
+                documents=reading.documents - before,
+            )
         )

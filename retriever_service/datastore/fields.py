@@ -6,6 +6,7 @@ Knows fields, not which of them a manifest has.
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Annotated
@@ -29,6 +30,8 @@ _MAX_TEXT = 2**16
 _MAX_COMMAND = 2**22
 """A shell may expand one pattern to very many corpus files."""
 _HEX_DIGITS = 64
+_CONTROLS = {"Cc", "Zl", "Zp"}
+"""Unicode's categories of control characters, and of what separates lines and paragraphs."""
 
 
 def _plain_name(name: str) -> str:
@@ -48,6 +51,13 @@ def _encodable(text: object) -> object:
     # Names of files and arguments may be bytes that are no text; Python keeps them as lone surrogates, which neither
     # JSON nor the wire can carry. They are for people, so they are escaped.
     return text.encode("utf-8", "backslashreplace").decode() if isinstance(text, str) else text
+
+
+def _without_controls(text: str) -> str:
+    # A line break in a name would forge lines of logs and terminals; those who write a manifest escape it.
+    if any(unicodedata.category(character) in _CONTROLS for character in text):
+        raise ValueError("must have no control characters")
+    return text
 
 
 def _known_model(model: ModelIdentity) -> ModelIdentity:
@@ -78,13 +88,16 @@ def _hash(name: str, value: str) -> None:
 def _short(name: str, text: str) -> str:
     if len(text) > _MAX_TEXT:
         raise ValueError(f"{name} must have at most {_MAX_TEXT} characters")
-    return str(_encodable(text))
+    try:
+        return _without_controls(str(_encodable(text)))
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from error
 
 
 PlainName = Annotated[str, Field(max_length=_MAX_NAME), AfterValidator(_plain_name)]
-Text = Annotated[str, BeforeValidator(_encodable), Field(max_length=_MAX_TEXT)]
-Command = Annotated[str, BeforeValidator(_encodable), Field(max_length=_MAX_COMMAND)]
-BuildId = Annotated[str, Field(min_length=1, max_length=_MAX_NAME)]
+Text = Annotated[str, BeforeValidator(_encodable), Field(max_length=_MAX_TEXT), AfterValidator(_without_controls)]
+Command = Annotated[str, BeforeValidator(_encodable), Field(max_length=_MAX_COMMAND), AfterValidator(_without_controls)]
+BuildId = Annotated[str, Field(min_length=1, max_length=_MAX_NAME), AfterValidator(_without_controls)]
 Codec = Annotated[str, AfterValidator(_known_codec)]
 Count = Annotated[int, Field(ge=0, le=_MAX_COUNT)]
 SegmentEntries = Annotated[int, Field(ge=0, le=_MAX_ENTRIES)]

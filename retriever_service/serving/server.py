@@ -140,11 +140,12 @@ async def _load(
         raise ServeError(f"cannot read the datastore {echoed(folder)}: {error.strerror or error}") from error
     collection.adopt(build)
     logger.info(
-        "serving collection=%s build=%s entries=%d partitions=%s",
+        "serving collection=%s build=%s entries=%d partition_numbers=%s of_partitions=%d",
         collection.name,
         build.build_id,
         build.datastore.num_entries,
         ",".join(map(str, build.datastore.served_partitions)),
+        len(build.datastore.manifest.partitions),
     )
 
 

@@ -70,9 +70,12 @@ def test_every_answer_token_finds_its_own_entry(
     architecture: str, model_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "store"
+    model = tmp_path / "odd\nmodel"
+    model.symlink_to(model_of(architecture))
     config = BuildConfig(
-        model=str(model_of(architecture)),
-        corpus=(write_corpus(tmp_path / "corpus.jsonl"),),
+        model=str(model),
+        corpus=(write_corpus(tmp_path / "odd\ncorpus.jsonl"),),
+        command="build\nit",
         out=out,
         dims=8,
         codec="flat",
@@ -86,6 +89,7 @@ def test_every_answer_token_finds_its_own_entry(
     assert manifest.model == replace(target.identity(), name=manifest.model.name)
     assert manifest.token_dtype == ("uint32" if architecture == "gemma3" else "uint16")
     assert verify(out).entries == manifest.num_entries
+    assert (manifest.corpus.files[0].name, manifest.command) == (r"odd\ncorpus.jsonl", r"build\nit")
 
     store = Datastore.open(out)
     reducer = KeyReducer.from_bytes(store.reducer_bytes)

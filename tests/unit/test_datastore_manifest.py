@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from safetensors.numpy import save
 
 from retriever_service.cli import main
@@ -232,6 +233,44 @@ def test_text_that_is_none_in_utf8_is_kept_for_people(intact, tmp_path):
     odd = type(odd).model_validate(odd.model_dump())
     write_manifest(tmp_path, odd)
     assert read_manifest(tmp_path).command == "build --out caf\\udce9"
+
+
+TEXTS = {
+    "build_id": lambda manifest, text: manifest.update(build_id=text),
+    "command": lambda manifest, text: manifest.update(command=text),
+    "created": lambda manifest, text: manifest.update(created=text),
+    "name": lambda manifest, text: manifest["model"].update(name=text),
+    "revision": lambda manifest, text: manifest["model"].update(revision=text),
+    "tokenizer_hash": lambda manifest, text: manifest["model"].update(tokenizer_hash=text),
+    "weights_fingerprint": lambda manifest, text: manifest["model"].update(weights_fingerprint=text),
+    "layer": lambda manifest, text: manifest["key_recipe"].update(layer=text),
+    "norm": lambda manifest, text: manifest["key_recipe"].update(norm=text),
+    "reducer_hash": lambda manifest, text: manifest["key_recipe"].update(reducer_hash=text),
+    "files": lambda manifest, text: manifest["corpus"]["files"].append(
+        {"name": text, "size": 1, "sha256": "0" * 64, "documents": 1}
+    ),
+    "versions": lambda manifest, text: manifest["versions"].update({text: "1"}),
+    "versions.x": lambda manifest, text: manifest["versions"].update(x=text),
+}
+
+
+@pytest.mark.parametrize("field", TEXTS)
+@pytest.mark.parametrize("text", ["a\nb", "a\rb", "\x1b[31m", "\0", "a\u2028b", "a\x85b", "a\n"])
+def test_control_characters_are_neither_read_nor_written(intact, copy, field, text):
+    edit_manifest(copy, lambda manifest: TEXTS[field](manifest, text))
+    for read in (read_manifest, Datastore.open, inspect, verify):
+        with pytest.raises(DatastoreError, match=rf"{field}.*(control characters|sha256|pattern)"):
+            read(copy)
+    content = intact.manifest.model_dump(mode="json")
+    TEXTS[field](content, text)
+    with pytest.raises(ValidationError):
+        type(intact.manifest).model_validate(content)
+
+
+@pytest.mark.parametrize("text", ["caf\u00e9", "a\u00a0b", "\u4e16\u754c\u3000", "\U0001f469\u200d\U0001f4bb"])
+def test_names_in_any_language_are_read(copy, text):
+    edit_manifest(copy, lambda manifest: manifest["model"].update(name=text))
+    assert read_manifest(copy).model.name == text
 
 
 def of(weight, bias=None, **more):
