@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import grpc
+import numpy as np
 
 from decoder_client.reducer import KeyReducer, ReducerError
 from decoder_client.retriever_errors import RetrieverMismatchError, RetrieverUnavailableError
 from decoder_client.wire import Limits, identity_of, key_recipe_of
 from dresd.identity import KeyRecipe, ModelIdentity, differences
+from dresd.routing import RoutingTable
 from dresd.token_table import TokenTable, TokenTableError
 from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
@@ -45,6 +47,8 @@ class Handshake:
         continuation_length: deepest draft.
         left_context_length: tokens of left context that its sparse lookups can match.
         num_entries: entries in the partitions it serves.
+        routing: which partitions hold a token.
+        served_partitions: those that it serves itself.
         limits: what one request may ask for.
         reducer: makes keys of hidden states.
         token_table: likely next tokens; empty where the server has none to give.
@@ -58,6 +62,8 @@ class Handshake:
     continuation_length: int
     left_context_length: int
     num_entries: int
+    routing: RoutingTable
+    served_partitions: frozenset[int]
     limits: Limits
     reducer: KeyReducer
     token_table: TokenTable
@@ -82,7 +88,7 @@ def shake_hands(
         collection: asked for; "" is the retriever's default one.
         timeout_s: for each of the three calls.
         require_same_weights: refuse other weights even if tokenizer and sizes agree.
-        known: an earlier handshake, whose reducer is kept if the hash is the same, and its table if the build is.
+        known: an earlier handshake, whose reducer is kept if the hash is the same, and its tables if the build is.
 
     Raises:
         RetrieverUnavailableError: no answer, or not now.
@@ -115,8 +121,9 @@ def shake_hands(
         content = _call(stub.GetReducer, of_build, address, timeout_s).safetensors
         reducer = _reducer_of(content, recipe, model, address)
     if known is not None and known.build_id == info.build_id:
-        token_table = known.token_table
+        token_table, routing = known.token_table, known.routing
     else:
+        routing = _routing_of(info.routing, address)
         table_of = pb.GetTokenTableRequest(collection=collection, build_id=info.build_id)
         token_table = _token_table(stub, table_of, address, timeout_s, model.vocab_size)
     return Handshake(
@@ -128,6 +135,8 @@ def shake_hands(
         continuation_length=info.continuation_length,
         left_context_length=info.left_context_length,
         num_entries=info.num_entries,
+        routing=routing,
+        served_partitions=frozenset(info.served_partitions),
         limits=limits,
         reducer=reducer,
         token_table=token_table,
@@ -162,6 +171,17 @@ def _reducer_of(content: bytes, recipe: KeyRecipe, model: ModelIdentity, address
             f"{model.hidden_size} to {recipe.dims} were announced; run `dresd-retriever verify` on its datastore"
         )
     return reducer
+
+
+def _routing_of(message: pb.RoutingTable, address: str) -> RoutingTable:
+    arrays = (np.array(field, np.int64) for field in (message.tokens, message.offsets, message.partitions))
+    table = RoutingTable(message.num_partitions, *arrays)
+    if not table.is_consistent():
+        raise RetrieverMismatchError(
+            f"the retriever at {address} sent a routing table that contradicts itself; "
+            "run `dresd-retriever verify` on its datastore"
+        )
+    return table
 
 
 def _token_table(

@@ -6,7 +6,7 @@ Knows the contract and what a handshake allows; sends nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +47,23 @@ class QueryBatch:
         if self.sparse_neighbors > 0 and contexts is None:
             raise ValueError("sparse_neighbors are found by left_contexts, which are missing")
 
-    def requests(self, handshake: Handshake) -> Iterator[pb.RetrieveRequest]:
-        """The batch in as many requests as the server's limits need, none asking for more than they allow."""
+    def take(self, rows: NDArray[np.int64]) -> QueryBatch:
+        """Some of the positions."""
+        contexts = self.left_contexts
+        return replace(
+            self,
+            keys=self.keys[rows],
+            next_tokens=[self.next_tokens[row] for row in rows.tolist()],
+            left_contexts=None if contexts is None else contexts[rows],
+        )
+
+    def requests(self, handshake: Handshake, partitions: Sequence[int] = ()) -> Iterator[pb.RetrieveRequest]:
+        """The batch in as many requests as the server's limits need, none asking for more than they allow.
+
+        Args:
+            handshake: whose datastore the keys are for.
+            partitions: to be searched; empty is all that the positions concern.
+        """
         limits = handshake.limits
         if self.left_contexts is None or self.sparse_neighbors == 0:
             contexts = np.zeros((len(self.next_tokens), 0), np.int32)
@@ -72,4 +87,5 @@ class QueryBatch:
                 similarity_temperature=self.temperature,
                 match_temperature=self.match_temperature,
                 collection=handshake.collection,
+                partitions=partitions,
             )

@@ -30,17 +30,25 @@ _USEFUL_S = 1.0
 
 
 class Pending:
-    """A request under way."""
+    """A request under way.
 
-    __slots__ = ("_arrived", "_sent", "answer", "deadline", "request")
+    Args:
+        request: to send.
+        deadline: on `time.monotonic`'s clock.
+        beside: another request for the same; whoever waits for that one waits for this one, too.
+    """
 
-    def __init__(self, request: pb.RetrieveStreamRequest, deadline: float) -> None:
+    __slots__ = ("_arrived", "_sent", "answer", "deadline", "request", "settled")
+
+    def __init__(self, request: pb.RetrieveStreamRequest, deadline: float, beside: Pending | None = None) -> None:
         self.request = request
         self.deadline = deadline
         self.answer: pb.RetrieveStreamResponse | None = None
+        self.settled = False
         # A bare lock wakes its waiter with one system call; an Event takes several.
-        self._arrived = threading.Lock()
-        self._arrived.acquire()
+        self._arrived: threading.Lock = threading.Lock() if beside is None else beside._arrived
+        if beside is None:
+            self._arrived.acquire()
         self._sent = threading.Lock()
         self._sent.acquire()
 
@@ -56,11 +64,17 @@ class Pending:
     def settle(self, answer: pb.RetrieveStreamResponse | None) -> None:
         """Hands over the answer; None if there will be none. Called once."""
         self.answer = answer
-        self._arrived.release()
+        self.settled = True
+        with contextlib.suppress(RuntimeError):  # the one beside it was settled, and nobody has looked yet
+            self._arrived.release()
 
-    def wait(self) -> bool:
-        """Waits until settled, at most until the deadline; says whether it was settled."""
-        return self._arrived.acquire(timeout=max(0.0, self.deadline - time.monotonic()))
+    def wait(self, until: float | None = None) -> bool:
+        """Waits until settled, or the one beside it, at most until the deadline or `until`; says whether one was.
+
+        Of two, each may be what ended the wait; look at `settled`, and wait again for the other.
+        """
+        until = self.deadline if until is None else min(until, self.deadline)
+        return self._arrived.acquire(timeout=max(0.0, until - time.monotonic()))
 
 
 class RetrieveLink:
@@ -83,6 +97,8 @@ class RetrieveLink:
         self._outgoing: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
         self._lock = threading.RLock()  # a collected owner may close this link while the reader holds it
         self._waiting: dict[int, Pending] | None = {}  # None once the stream has ended
+        # Each is written by one thread or under the lock: submitted, never sent, answered.
+        self._submitted = self._withheld = self._answered = 0
         self._cancel_stream: Callable[[], object] | None = None
         self._reader: threading.Thread | None = None
 
@@ -96,16 +112,27 @@ class RetrieveLink:
         self._reader = threading.Thread(target=self._read, args=(stream,), name="dresd-retrieve", daemon=True)
         self._reader.start()
 
-    def submit(self, request: pb.RetrieveRequest, deadline: float) -> Pending:
+    @property
+    def outstanding(self) -> int:
+        """Requests that the server has not answered, those that nobody waits for any more included."""
+        return self._submitted - self._withheld - self._answered
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return not self._waiting
+
+    def submit(self, request: pb.RetrieveRequest, deadline: float, beside: Pending | None = None) -> Pending:
         """Sends a request without waiting; `deadline` is on `time.monotonic`'s clock.
 
-        A link that has broken settles it at once without an answer.
+        A link that has broken settles it at once without an answer. `beside`: see `Pending`.
         """
         identifier = next(self._ids)
-        pending = Pending(pb.RetrieveStreamRequest(request_id=identifier, request=request), deadline)
+        pending = Pending(pb.RetrieveStreamRequest(request_id=identifier, request=request), deadline, beside)
         with self._lock:
             if self._waiting is not None:
                 self._waiting[identifier] = pending
+                self._submitted += 1
                 self._outgoing.put(pending)
                 return pending
         pending.settle(None)
@@ -143,6 +170,7 @@ class RetrieveLink:
             self._outgoing = queue.SimpleQueue()
             for pending in self._waiting.values():
                 self._outgoing.put(pending)
+            self._submitted, self._withheld, self._answered = len(self._waiting), 0, 0
             self._channel.read_token()
             return self._new_stream()
 
@@ -153,6 +181,8 @@ class RetrieveLink:
             if remaining > 0.0:
                 pending.request.timeout_us = max(1, round(remaining * 1e6))
                 yield pending.request
+            else:
+                self._withheld += 1
             # gRPC asks for the next one as soon as it has sent this one.
             pending.note_sent()
 
@@ -175,6 +205,7 @@ class RetrieveLink:
         any_answer = False
         for answer in answers:
             any_answer = True
+            self._answered += 1
             with self._lock:
                 pending = self._waiting.pop(answer.request_id, None) if self._waiting is not None else None
             if pending is not None:

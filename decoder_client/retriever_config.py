@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 
 from decoder_client.retriever_errors import RetrieverError
+from dresd.addresses import AddressError, Discovery
 from dresd.peer_access import PeerAccess, PeerAccessError
 
-_UNIX = re.compile(r"unix(-abstract)?:\S+")
-# What may stand before a name: a gRPC resolver, and for dns the server to ask.
-_RESOLVER = re.compile(r"dns://[^\s/]*/|dns:|ipv4:|ipv6:")
-_HOST_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s/:\[\]@,?#]+):(?P<port>[0-9]{1,9})")
 _MAX_COLLECTION = 64
-_MAX_HOST, _MAX_LABEL = 253, 63  # DNS (RFC 1035)
+_MAX_HEDGING = 1.0
 
 
 def check_address(address: str) -> None:
-    """Refuses what gRPC would take for another address than meant, or fail on for reasons nobody understands.
+    """Refuses what names no server, or what gRPC would take for another one than meant.
 
     Raises:
-        RetrieverError: `address` is neither "HOST:PORT" nor a gRPC target; says what is wrong with it.
+        RetrieverError: says what is wrong, and what to give.
     """
-    reason = _wrong_with(address)
-    if reason is not None:
-        shown = address if len(address) <= _MAX_LABEL else f"{address[:_MAX_LABEL]}..."
-        raise RetrieverError(f"{shown!r} is not an address: {reason}; give HOST:PORT, such as localhost:50051")
-
-
-def _wrong_with(address: str) -> str | None:
-    if not address:
-        return "it is empty"
-    if _UNIX.fullmatch(address):
-        return None
-    resolver = _RESOLVER.match(address)
-    parts = _HOST_PORT.fullmatch(address, resolver.end() if resolver else 0)
-    if parts is None:
-        return "it has no port" if ":" not in address else "it is not one host and one port"
-    if not 1 <= int(parts["port"]) <= 65535:
-        return f"a port lies in 1..65535, not {parts['port']}"
-    host = parts["host"].rstrip(".")
-    if len(host) > _MAX_HOST or not all(0 < len(label) <= _MAX_LABEL for label in host.split(".")):
-        return f"a host has at most {_MAX_HOST} characters, and 1 to {_MAX_LABEL} between its dots"
-    return None
+    try:
+        Discovery(address)
+    except AddressError as error:
+        raise RetrieverError(str(error)) from error
 
 
 def check_collection(name: str) -> None:
@@ -75,16 +54,19 @@ class RetrieverConfig:
     """How to reach a retriever, and how long to wait for it.
 
     Attributes:
-        address: "HOST:PORT", or a gRPC target such as "dns:///name:port".
+        address: "HOST:PORT", several with commas between them, "dns:///NAME:PORT" for a server at each address of a
+            name, or "file:PATH" for a file with an address a line.
         collection: the one of the retriever's datastores to ask; "" is its default one.
         deadline_ms: the longest a `retrieve` call takes; no answer by then is no draft.
         connect_timeout_s: the longest each call of a handshake takes.
-        failure_threshold: consecutive failures after which the service is left alone.
+        failure_threshold: consecutive failures after which a server is left alone.
         retry_base_s: the first pause before it is tried again.
         retry_max_s: the longest pause; pauses double in between.
         require_same_weights: refuse a datastore of other weights even if tokenizer and sizes agree. Other weights
             never change the output, they only make fewer drafts right.
         access: certificates and token, by default what the variables DRESD_RETRIEVER_* say.
+        hedging: second requests to another server, where the first is overdue, to first ones at most; 0 is none.
+        resolve_interval_s: how often a name or a file is looked at again; after a failure it is at once.
 
     Raises:
         RetrieverError: a value is out of range.
@@ -99,13 +81,17 @@ class RetrieverConfig:
     require_same_weights: bool = True
     access: PeerAccess = field(default_factory=access_from_environment)
     collection: str = ""
+    hedging: float = 0.05
+    resolve_interval_s: float = 5.0
 
     def __post_init__(self) -> None:
         check_address(self.address)
         check_collection(self.collection)
-        for name in ("deadline_ms", "connect_timeout_s", "retry_base_s", "retry_max_s"):
+        for name in ("deadline_ms", "connect_timeout_s", "retry_base_s", "retry_max_s", "resolve_interval_s"):
             value = getattr(self, name)
             if not 0.0 < value < float("inf"):
                 raise RetrieverError(f"{name} is {value}; it must be greater than 0")
+        if not 0.0 <= self.hedging <= _MAX_HEDGING:
+            raise RetrieverError(f"hedging is {self.hedging}; it must lie in 0..{_MAX_HEDGING:g}")
         if self.failure_threshold < 1:
             raise RetrieverError(f"failure_threshold is {self.failure_threshold}; it must be 1 or more")

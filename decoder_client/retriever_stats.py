@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from decoder_client.drafts import Coverage
 from dresd.histogram import Cumulated, Histogram
 
 _REMEMBERED = 4096
@@ -23,7 +24,10 @@ class RetrieverStats:
         late: calls whose deadline passed.
         failed: calls that were refused, or lost with the connection.
         skipped: calls not made, because the service was being left alone.
-        reconnects: handshakes after the first.
+        reconnects: handshakes after the first, of all servers.
+        partial: calls that returned drafts which some partitions are missing from.
+        partitions_asked, partitions_answered: of the calls that returned drafts, summed.
+        hedged: second requests, made because a first one was overdue.
         total_ms: time in answered calls.
         p50_ms, p90_ms, p99_ms: of the latest answered calls; 0 before the first.
         buckets: how long the answered calls took.
@@ -34,6 +38,10 @@ class RetrieverStats:
     failed: int = 0
     skipped: int = 0
     reconnects: int = 0
+    partial: int = 0
+    partitions_asked: int = 0
+    partitions_answered: int = 0
+    hedged: int = 0
     total_ms: float = 0.0
     p50_ms: float = 0.0
     p90_ms: float = 0.0
@@ -56,14 +64,19 @@ class CallRecorder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts = dict.fromkeys(("answered", "late", "failed", "skipped", "reconnects"), 0)
+        self._counts = dict.fromkeys((one.name for one in fields(RetrieverStats) if one.type == "int"), 0)
         self._seconds = Histogram()
         self._latest_ms: deque[float] = deque(maxlen=_REMEMBERED)
 
-    def answered(self, seconds: float) -> None:
-        """A call returned drafts after `seconds`."""
+    def answered(self, seconds: float, coverage: Coverage, hedged: int) -> None:
+        """A call returned drafts after `seconds`; `hedged` second requests were made for it."""
         with self._lock:
-            self._counts["answered"] += 1
+            counts = self._counts
+            counts["answered"] += 1
+            counts["partial"] += not coverage.is_full
+            counts["partitions_asked"] += coverage.partitions_asked
+            counts["partitions_answered"] += coverage.partitions_answered
+            counts["hedged"] += hedged
             self._seconds.observe(seconds)
             self._latest_ms.append(seconds * 1e3)
 

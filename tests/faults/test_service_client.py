@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 import pytest
 
-from decoder_client.retriever import Draft, RetrieverClient, RetrieverConfig, RetrieverError, RetrieverUnavailableError
+from decoder_client.retriever import Drafts, RetrieverClient, RetrieverConfig, RetrieverError, RetrieverUnavailableError
 from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
 from retriever_service.serving.config import Limits
@@ -32,7 +32,7 @@ def client_of(address: str, **changes: object) -> RetrieverClient:
     return RetrieverClient(RetrieverConfig(address, **{**quick, **changes}))  # type: ignore[arg-type]
 
 
-def ask(client: RetrieverClient, built: BuiltDatastore) -> list[Draft] | None:
+def ask(client: RetrieverClient, built: BuiltDatastore) -> Drafts | None:
     keys = built.entries.keys[:2].astype(np.float16)
     return client.retrieve(keys, built.entries.next_tokens[:2].tolist(), neighbors=9, max_nodes=9, temperature=0.1)
 
@@ -73,7 +73,7 @@ def test_a_kill_in_the_middle_of_calls_never_raises(built: BuiltDatastore):
             eventually(lambda: client.stats.skipped > 20)
             stop.set()
             assert [loop.result(PATIENCE_S) for loop in loops] == [None, None]
-    assert {type(outcome) for outcome in outcomes} == {list, type(None)}
+    assert {type(outcome) for outcome in outcomes} == {Drafts, type(None)}
 
 
 def test_a_frozen_service_costs_deadlines_until_it_is_left_alone_and_returns_when_it_thaws(built: BuiltDatastore):

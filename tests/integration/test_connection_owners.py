@@ -41,7 +41,11 @@ def server(target: TargetModel, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 def ours() -> list[str]:
     """The threads of clients, of those that are connected and those that wait for a service."""
-    return [thread.name for thread in threading.enumerate() if thread.name in ("dresd-keeper", "dresd-retrieve")]
+    return [
+        thread.name
+        for thread in threading.enumerate()
+        if thread.name in ("dresd-keeper", "dresd-retrieve", "dresd-discovery")
+    ]
 
 
 @pytest.fixture(autouse=True)

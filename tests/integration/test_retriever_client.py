@@ -376,7 +376,7 @@ def test_the_name_of_the_model_is_for_people_only(built: BuiltDatastore, server:
 
 
 def test_the_same_trouble_is_warned_about_once(built: BuiltDatastore, caplog: pytest.LogCaptureFixture):
-    caplog.set_level(logging.DEBUG, logger="decoder_client.retriever")
+    caplog.set_level(logging.DEBUG, logger="decoder_client.server_connection")
     gated = GatedDatastore(built.open())
     with serving(local_config(built.path), lambda _config: gated) as server:
         with client_of(server.address, deadline_ms=1.0, failure_threshold=1) as client:

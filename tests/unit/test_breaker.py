@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoder_client.breaker import Breaker
+from dresd.breaker import Breaker
 
 
 def breaker(threshold: int = 3, jitter: float = 0.0) -> Breaker:

@@ -11,6 +11,7 @@ from decoder_client.handshake import Handshake
 from decoder_client.query_batch import QueryBatch
 from decoder_client.wire import Limits
 from dresd.identity import KeyRecipe
+from dresd.routing import RoutingTable
 from dresd.token_table import TokenTable
 from dresd.v1 import retriever_pb2 as pb
 from tests.support.serving import DIMS, IDENTITY, fitted_reducer
@@ -24,6 +25,8 @@ HANDSHAKE = Handshake(
     continuation_length=6,
     left_context_length=3,
     num_entries=1,
+    routing=RoutingTable(1, np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.int64)),
+    served_partitions=frozenset([0]),
     limits=Limits(max_queries=2, max_neighbors=20, max_nodes=30),
     reducer=fitted_reducer(),
     token_table=TokenTable.empty(),

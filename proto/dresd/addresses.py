@@ -1,0 +1,128 @@
+"""Where a server listens, and the ways to say where several do: checked when said, looked up when needed.
+
+Either side of the wire finds servers by this module. It opens no connection and keeps no time: whoever owns a
+`Discovery` decides when to ask it again.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+_UNIX = re.compile(r"unix(-abstract)?:\S+")
+# What may stand before a name: a gRPC resolver, and for dns the server to ask.
+_RESOLVER = re.compile(r"dns://[^\s/]*/|dns:|ipv4:|ipv6:")
+_HOST_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s/:\[\]@,?#]+):(?P<port>[0-9]{1,9})")
+_MAX_HOST, _MAX_LABEL = 253, 63  # DNS (RFC 1035)
+# The names that this module looks up. One with a DNS server of its own is left to gRPC, as one address.
+_DNS = re.compile(r"dns:(///)?(?=[^/])")
+_FILE = "file:"
+_MAX_SERVERS = 4096
+
+
+class AddressError(Exception):
+    """No address, or none found where they should be: what is wrong, in one sentence."""
+
+
+def check_address(address: str) -> None:
+    """Refuses what gRPC would take for another address than meant, or fail on for reasons nobody understands.
+
+    Raises:
+        AddressError: `address` is neither "HOST:PORT" nor a gRPC target; says what is wrong with it.
+    """
+    reason = _wrong_with(address)
+    if reason is not None:
+        shown = address if len(address) <= _MAX_LABEL else f"{address[:_MAX_LABEL]}..."
+        raise AddressError(f"{shown!r} is not an address: {reason}; give HOST:PORT, such as localhost:50051")
+
+
+def _wrong_with(address: str) -> str | None:
+    if not address:
+        return "it is empty"
+    if _UNIX.fullmatch(address):
+        return None
+    resolver = _RESOLVER.match(address)
+    parts = _HOST_PORT.fullmatch(address, resolver.end() if resolver else 0)
+    if parts is None:
+        return "it has no port" if ":" not in address else "it is not one host and one port"
+    if not 1 <= int(parts["port"]) <= 65535:
+        return f"a port lies in 1..65535, not {parts['port']}"
+    host = parts["host"].rstrip(".")
+    if len(host) > _MAX_HOST or not all(0 < len(label) <= _MAX_LABEL for label in host.split(".")):
+        return f"a host has at most {_MAX_HOST} characters, and 1 to {_MAX_LABEL} between its dots"
+    return None
+
+
+class Discovery:
+    """The servers that a text stands for.
+
+    Args:
+        text: one address or several with commas between them ("HOST:PORT,HOST:PORT"); "dns:///NAME:PORT", a server at
+            each address of the name; or "file:PATH", an address a line, where "#" begins a remark.
+
+    Raises:
+        AddressError: it is none of these.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._file = Path(text[len(_FILE) :]) if text.startswith(_FILE) else None
+        self._name: tuple[str, int] | None = None
+        self._addresses: tuple[str, ...] = ()
+        if text == _FILE:
+            raise AddressError(f"{text!r} is not an address: it names no file; give file:PATH")
+        if self._file is not None:
+            return
+        self._addresses = tuple(dict.fromkeys(text.split(",")))
+        for address in self._addresses:
+            check_address(address)
+        dns = _DNS.match(text)
+        if dns is not None and len(self._addresses) == 1:
+            host, port = text[dns.end() :].rsplit(":", 1)
+            self._name = host.strip("[]"), int(port)
+
+    @property
+    def may_change(self) -> bool:
+        """Whether asking again can bring other servers."""
+        return self._file is not None or self._name is not None
+
+    def addresses(self) -> tuple[str, ...]:
+        """The servers now, each once; may wait for a name server.
+
+        Raises:
+            AddressError: the name cannot be resolved, or the file cannot be read or holds something else.
+        """
+        if self._file is not None:
+            return _listed(self._file)
+        if self._name is not None:
+            return _resolved(*self._name)
+        return self._addresses
+
+
+def _listed(path: Path) -> tuple[str, ...]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise AddressError(f"cannot read the servers in {path}: {error.strerror}; is the path right?") from error
+    except UnicodeError as error:
+        raise AddressError(f"cannot read the servers in {path}: it is no UTF-8 text") from error
+    addresses = tuple(dict.fromkeys(address for line in lines if (address := line.split("#")[0].strip())))
+    if len(addresses) > _MAX_SERVERS:
+        raise AddressError(f"{path} lists {len(addresses)} servers; {_MAX_SERVERS} are the most")
+    try:
+        for address in addresses:
+            check_address(address)
+    except AddressError as error:
+        raise AddressError(f"in {path}: {error}") from error
+    return addresses
+
+
+def _resolved(host: str, port: int) -> tuple[str, ...]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise AddressError(f"cannot resolve {host}: {reason}; is the name right?") from error
+    hosts = (str(address[0]) for _, _, _, _, address in found)
+    return tuple(dict.fromkeys(f"[{each}]:{port}" if ":" in each else f"{each}:{port}" for each in hosts))
