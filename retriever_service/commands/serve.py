@@ -53,6 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
             verify_checksums=not arguments.skip_checksums,
             access=serve_operations.access(arguments),
             connections=serve_operations.connections(arguments),
+            metrics_listen=arguments.metrics_listen,
+            log_format=arguments.log_format,
             **chosen,
         )
     except ServeError as error:

@@ -38,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         access.add_argument(_option(name), type=some_path, metavar="FILE", help=f"{help_text}; or ${variable}")
     access.add_argument("--auth-health", action="store_true", help="health checks need a token, too")
     access.add_argument("--no-reflection", action="store_true", help="do not tell callers which calls there are")
+    watching = parser.add_argument_group("watching")
+    watching.add_argument(
+        "--metrics-listen", metavar="HOST:PORT", help="numbers for Prometheus, over HTTP; default: none"
+    )
+    watching.add_argument("--log-format", choices=["text", "json"], default="text", help="of stderr; default: text")
     connections = parser.add_argument_group("connections")
     for name, (kind, help_text) in _CONNECTIONS.items():
         connections.add_argument(_option(name), type=kind, metavar="N" if kind is whole_number else "S", help=help_text)

@@ -19,6 +19,7 @@ from dresd.path_merging import merge_paths
 from dresd.routing import RoutingTable
 from retriever_service.datastore.errors import DatastoreError
 from retriever_service.datastore.files import REBUILD_HINT, read_bytes
+from retriever_service.datastore.layout import MAPPED_FILES
 from retriever_service.datastore.manifest import (
     REDUCER_FILE,
     ROUTING_FILE,
@@ -145,6 +146,17 @@ class Datastore:
         for opened in self._flat[:1]:
             token = opened.segment.tokens[:1].copy()
             self.draft(keys, token, neighbors=1, max_nodes=1, left_contexts=contexts, sparse_neighbors=min(width, 1))
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes of the served segments' files that are memory-mapped."""
+        return sum(
+            file.size
+            for partition in self.served_partitions
+            for segment in self.manifest.partitions[partition].segments
+            for name, file in segment.files.items()
+            if name in MAPPED_FILES
+        )
 
     def search(
         self, keys: NDArray[np.float32], next_tokens: NDArray[np.int64], *, neighbors: int, nprobe: int = 0

@@ -13,6 +13,8 @@ import grpc
 import grpc.aio
 
 from retriever_service.serving.bearer_tokens import BearerTokens
+from retriever_service.serving.call_log import Context, RefusalLog, enter
+from retriever_service.serving.meters import RequestMeter
 
 logger = logging.getLogger(__name__)
 
@@ -28,12 +30,17 @@ class Authentication(grpc.aio.ServerInterceptor):
     Args:
         tokens: accepted.
         open_to_all: beginnings of the names of calls that need none.
+        meter: counts the others.
     """
 
-    def __init__(self, tokens: BearerTokens, open_to_all: Collection[str] = ()) -> None:
+    def __init__(
+        self, tokens: BearerTokens, open_to_all: Collection[str] = (), meter: RequestMeter | None = None
+    ) -> None:
         self._tokens = tokens
         self._open = tuple(open_to_all)
-        self._missing, self._unknown = _refusal(_MISSING), _refusal(_UNKNOWN)
+        self._meter = meter
+        self._refusals = RefusalLog(logger)
+        self._missing, self._unknown = self._refusal(_MISSING), self._refusal(_UNKNOWN)
 
     # Any: a handler of whatever messages the call has.
     async def intercept_service(
@@ -51,10 +58,13 @@ class Authentication(grpc.aio.ServerInterceptor):
                 return self._unknown
         return await continuation(handler_call_details)
 
+    def _refusal(self, message: str) -> grpc.RpcMethodHandler[Any, Any]:
+        async def refuse(_: object, context: Context) -> NoReturn:
+            enter(context)
+            self._refusals.refused(grpc.StatusCode.UNAUTHENTICATED, message)
+            if self._meter is not None:
+                self._meter.unauthenticated += 1
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, message)
 
-def _refusal(message: str) -> grpc.RpcMethodHandler[Any, Any]:
-    async def refuse(_: object, context: grpc.aio.ServicerContext[Any, Any]) -> NoReturn:
-        await context.abort(grpc.StatusCode.UNAUTHENTICATED, message)
-
-    # A stream of both kinds ends without waiting for a request, whatever kind of call it answers.
-    return grpc.stream_stream_rpc_method_handler(refuse)
+        # A stream of both kinds ends without waiting for a request, whatever kind of call it answers.
+        return grpc.stream_stream_rpc_method_handler(refuse)

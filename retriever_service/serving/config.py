@@ -14,6 +14,7 @@ from retriever_service.serving.connections import ConnectionLimits
 from retriever_service.serving.errors import ServeError
 
 DEFAULT_LISTEN = "127.0.0.1:50051"
+LOG_FORMATS = ("text", "json")
 DEFAULT_COLLECTION = "default"
 """What a request that names no collection asks for."""
 _COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -67,6 +68,8 @@ class ServeConfig:
         limits: what one request may ask for.
         connections: what one connection may do.
         access: who may call.
+        metrics_listen: "HOST:PORT" where Prometheus may ask for numbers, over HTTP; None is nowhere.
+        log_format: of the process's log, "text" or "json".
         build_grace_s: seconds that a build goes on answering those who ask for it after another has replaced it.
         shutdown_grace_s: seconds running requests get to finish after SIGTERM.
         verify_checksums: hash every file before serving (sizes are always checked).
@@ -84,6 +87,8 @@ class ServeConfig:
     limits: Limits = field(default_factory=Limits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     access: Access = field(default_factory=Access)
+    metrics_listen: str | None = None
+    log_format: str = "text"
     build_grace_s: float = 60.0
     shutdown_grace_s: float = 10.0
     verify_checksums: bool = True
@@ -99,6 +104,10 @@ class ServeConfig:
                 "call the other something else"
             )
         split_address(self.listen)
+        if self.metrics_listen is not None:
+            split_address(self.metrics_listen)
+        if self.log_format not in LOG_FORMATS:
+            raise ServeError(f"log_format is {quoted(self.log_format)}; it must be {' or '.join(LOG_FORMATS)}")
         _within("search_threads", self.search_threads, 1, _MAX_SEARCH_THREADS)
         _within("queue_size", self.queue_size, 1, _MAX_QUEUE_SIZE)
         for name in ("build_grace_s", "shutdown_grace_s"):

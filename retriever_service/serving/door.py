@@ -14,13 +14,21 @@ import grpc.aio
 from retriever_service.serving.access import Access
 from retriever_service.serving.authentication import HEALTH, Authentication
 from retriever_service.serving.bearer_tokens import BearerTokens
+from retriever_service.serving.meters import RequestMeter
 from retriever_service.serving.tls import server_credentials
 
 logger = logging.getLogger(__name__)
 
 
-def door(access: Access, listen: str) -> tuple[Sequence[grpc.aio.ServerInterceptor], grpc.ServerCredentials | None]:
+def door(
+    access: Access, listen: str, meter: RequestMeter | None = None
+) -> tuple[Sequence[grpc.aio.ServerInterceptor], grpc.ServerCredentials | None]:
     """Interceptors and credentials for a server that listens on `listen`; None is plain text.
+
+    Args:
+        access: who may call.
+        listen: for a warning.
+        meter: counts those turned away.
 
     Raises:
         ServeError: a file cannot be read or used.
@@ -30,4 +38,5 @@ def door(access: Access, listen: str) -> tuple[Sequence[grpc.aio.ServerIntercept
         return (), credentials
     if credentials is None and not listen.startswith(("127.", "localhost:", "[::1]:")):
         logger.warning("bearer tokens cross the network to %s in plain text; give the server a certificate", listen)
-    return (Authentication(BearerTokens(access.token_file), (HEALTH,) if access.open_health else ()),), credentials
+    open_to_all = (HEALTH,) if access.open_health else ()
+    return (Authentication(BearerTokens(access.token_file), open_to_all, meter),), credentials

@@ -30,13 +30,18 @@ class SearchPool:
         threads: searches that run at the same time.
         queue_size: searches that may wait.
         prepare_thread: called once in every search thread before its first search.
+
+    Attributes:
+        running: searches that have a thread now.
+        waiting: searches that wait for one.
     """
 
     def __init__(self, threads: int, queue_size: int, prepare_thread: Callable[[], None]) -> None:
         self._executor = ThreadPoolExecutor(threads, "dresd-search", prepare_thread)
         self._free = asyncio.Semaphore(threads)
         self._queue_size = queue_size
-        self._waiting = 0
+        self.running = 0
+        self.waiting = 0
 
     async def run(self, search: Callable[[], T], deadline: float | None) -> tuple[T, float]:
         """Runs `search` in a search thread. Cancelling the caller gives up a place in the queue at once.
@@ -58,6 +63,7 @@ class SearchPool:
         if deadline is not None and began >= deadline:
             self._free.release()
             raise ExpiredError
+        self.running += 1
         loop = asyncio.get_running_loop()
         future = self._executor.submit(search)
         found: asyncio.Future[T] = loop.create_future()
@@ -73,6 +79,7 @@ class SearchPool:
     def _finish(self, done: Future[T], found: asyncio.Future[T]) -> None:
         # The thread is free only now, which may be long after a caller that was cancelled.
         self._free.release()
+        self.running -= 1
         if found.done():
             return
         if done.cancelled():
@@ -86,13 +93,13 @@ class SearchPool:
         if not self._free.locked():
             await self._free.acquire()
             return
-        if self._waiting >= self._queue_size:
+        if self.waiting >= self._queue_size:
             raise QueueFullError
-        self._waiting += 1
+        self.waiting += 1
         try:
             await self._free.acquire()
         finally:
-            self._waiting -= 1
+            self.waiting -= 1
 
     def close(self) -> None:
         """Starts no more searches; those that run end by themselves."""

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import faiss
 import grpc
@@ -30,9 +31,13 @@ from retriever_service.serving.config import DEFAULT_LISTEN, Limits, ServeConfig
 from retriever_service.serving.door import door
 from retriever_service.serving.errors import ServeError
 from retriever_service.serving.loaded_build import LoadedBuild
+from retriever_service.serving.meters import RequestMeter
 from retriever_service.serving.registration import SERVICE_NAME, register
 from retriever_service.serving.search_pool import SearchPool
 from retriever_service.serving.service import RetrieverService
+
+if TYPE_CHECKING:
+    from retriever_service.serving.metrics import MetricsPort
 
 __all__ = ["DEFAULT_LISTEN", "Limits", "RunningServer", "ServeConfig", "ServeError", "run", "start"]
 
@@ -48,6 +53,7 @@ class RunningServer:
 
     Attributes:
         port: the port it listens on.
+        metrics: shows its numbers; None if nobody is to see them.
     """
 
     def __init__(
@@ -63,6 +69,12 @@ class RunningServer:
         self._service = service
         self._pool = pool
         self.port = port
+        self.metrics: MetricsPort | None = None
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Where its numbers are shown over HTTP; None is nowhere."""
+        return None if self.metrics is None else self.metrics.port
 
     async def stop(self, grace_s: float) -> None:
         """Turns health to NOT_SERVING, lets running requests finish for up to `grace_s` seconds, and stops.
@@ -80,6 +92,8 @@ class RunningServer:
         last_words = min(deadline - time.monotonic(), _LAST_WORDS_S)
         await self._server.stop(last_words if last_words > 0 else None)
         self._pool.close()
+        if self.metrics is not None:
+            await in_thread(self.metrics.close)
 
 
 async def start(config: ServeConfig, open_datastore: Callable[[Path], Datastore] | None = None) -> RunningServer:
@@ -96,10 +110,11 @@ async def start(config: ServeConfig, open_datastore: Callable[[Path], Datastore]
     opened = open_datastore or functools.partial(
         Datastore.open, partitions=config.partitions, verify_checksums=config.verify_checksums
     )
-    interceptors, credentials = door(config.access, config.listen)
+    meter = None if config.metrics_listen is None else RequestMeter()
+    interceptors, credentials = door(config.access, config.listen, meter)
     pool = SearchPool(config.search_threads, config.queue_size, _prepare_search_thread)
     collections = Collections(Collection(name, config.build_grace_s) for name in config.folders)
-    service = RetrieverService(pool, collections, config.connections.stream_age_s)
+    service = RetrieverService(pool, collections, config.connections.stream_age_s, meter)
     health_servicer = health.aio.HealthServicer()
     for name in ("", SERVICE_NAME, *map(health_name, config.folders)):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -114,6 +129,8 @@ async def start(config: ServeConfig, open_datastore: Callable[[Path], Datastore]
     running = RunningServer(server, health_servicer, service, pool, bind(server, config.listen, credentials))
     await server.start()
     try:
+        if meter is not None and config.metrics_listen is not None:
+            running.metrics = _metrics_port(config.metrics_listen, meter, pool, collections, service)
         for collection in collections:
             await _load(collection, config.folders[collection.name], opened, config.limits)
             await health_servicer.set(health_name(collection.name), health_pb2.HealthCheckResponse.SERVING)
@@ -124,6 +141,15 @@ async def start(config: ServeConfig, open_datastore: Callable[[Path], Datastore]
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     logger.info("ready port=%d", running.port)
     return running
+
+
+def _metrics_port(
+    listen: str, meter: RequestMeter, pool: SearchPool, collections: Collections, service: RetrieverService
+) -> MetricsPort:
+    # Prometheus's client is loaded by those who want numbers only.
+    from retriever_service.serving.metrics import MetricsPort, ServerMetrics
+
+    return MetricsPort(listen, [ServerMetrics(meter, pool, collections, lambda: service.open_streams)])
 
 
 def health_name(collection: str) -> str:
@@ -159,7 +185,7 @@ def run(config: ServeConfig, open_datastore: Callable[[Path], Datastore] | None 
     Returns:
         The process's exit code: 0 after a graceful stop, 1 if the server could not start.
     """
-    logs.set_up()
+    logs.set_up(config.log_format)
     try:
         asyncio.run(_serve(config, open_datastore))
     except (ServeError, DatastoreError) as error:

@@ -19,8 +19,10 @@ from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
 from retriever_service.datastore import DatastoreError, DraftBatch
 from retriever_service.echo import echoed
+from retriever_service.serving.call_log import RefusalLog, enter
 from retriever_service.serving.collection import Collection, Collections
 from retriever_service.serving.messages import response_message, token_table_messages
+from retriever_service.serving.meters import RequestMeter
 from retriever_service.serving.search_pool import ExpiredError, QueueFullError, SearchPool
 from retriever_service.serving.stream import AnswerStream
 from retriever_service.serving.validation import RefusedError, check
@@ -42,12 +44,21 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         pool: runs the searches; the service does not close it.
         collections: whose current builds may be replaced at any time.
         stream_age_s: when a stream ends by itself, with OK once what it has read is answered; None for never.
+        meter: counts retrieve requests.
     """
 
-    def __init__(self, pool: SearchPool, collections: Collections, stream_age_s: float | None = None) -> None:
+    def __init__(
+        self,
+        pool: SearchPool,
+        collections: Collections,
+        stream_age_s: float | None = None,
+        meter: RequestMeter | None = None,
+    ) -> None:
         self._pool = pool
         self._collections = collections
         self._stream_age_s = stream_age_s
+        self._meter = meter
+        self._refusals = RefusalLog(logger)
         self._draining = False
         self._streams: set[Stream] = set()
         self._open_calls = 0
@@ -63,6 +74,11 @@ class RetrieverService(pb_grpc.RetrieverServicer):
     async def idle(self) -> None:
         """Waits until no request is being answered and no stream is open."""
         await self._idle.wait()
+
+    @property
+    def open_streams(self) -> int:
+        """RetrieveStream calls being answered."""
+        return len(self._streams)
 
     @contextlib.contextmanager
     def _open_call(self) -> Iterator[None]:
@@ -93,7 +109,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         try:
             return self._collection(_message(request).collection).build("").info
         except RefusedError as refused:
-            await _abort(context, refused)
+            await self._abort(context, refused)
 
     async def GetReducer(  # noqa: N802
         self,
@@ -105,7 +121,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
             message = _message(request)
             return self._collection(message.collection).build(message.build_id).reducer
         except RefusedError as refused:
-            await _abort(context, refused)
+            await self._abort(context, refused)
 
     async def GetTokenTable(  # noqa: N802
         self,
@@ -119,19 +135,20 @@ class RetrieverService(pb_grpc.RetrieverServicer):
             content, sha256 = build.token_table, build.token_table_sha256
             del build  # a caller that reads slowly must not keep it
         except RefusedError as refused:
-            await _abort(context, refused)
+            await self._abort(context, refused)
         for part in token_table_messages(content, sha256):
             yield part
 
     async def Retrieve(self, request: pb.RetrieveRequest | None, context: Context) -> pb.RetrieveResponse:  # noqa: N802
         """One batch of queries, one answer."""
+        enter(context)
         remaining = context.time_remaining()
         with self._open_call():
             try:
                 deadline = None if remaining is None else time.monotonic() + remaining
-                return await self._answer(_message(request), deadline)
+                return await self._answer("Retrieve", _message(request), deadline)
             except RefusedError as refused:
-                await _abort(context, refused)
+                await self._abort(context, refused)
 
     async def RetrieveStream(  # noqa: N802
         self,
@@ -142,6 +159,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
 
         Bytes that are no message have no id to answer under: they end the stream.
         """
+        enter(context)
         stream = AnswerStream(request_iterator, self._answer_streamed)
         self._streams.add(stream)
         # A generator suspended at a yield is not told of a cancelled call; this is.
@@ -153,27 +171,45 @@ class RetrieverService(pb_grpc.RetrieverServicer):
                 async for response in stream.answers():
                     yield response
             except RefusedError as refused:
-                await _abort(context, refused)
+                await self._abort(context, refused)
             finally:
                 stream.abandon()
                 self._streams.discard(stream)
         if self._draining:
-            await _abort(context, _draining())
+            await self._abort(context, _draining())
 
     async def _answer_streamed(self, request: pb.RetrieveStreamRequest | None) -> pb.RetrieveStreamResponse:
         message = _message(request)
         deadline = time.monotonic() + message.timeout_us / 1e6 if message.timeout_us else None
         try:
-            response = await self._answer(message.request, deadline)
+            response = await self._answer("RetrieveStream", message.request, deadline)
         except RefusedError as refused:
+            self._refusals.refused(refused.code, refused.message)
             number: int = refused.code.value[0]
             return pb.RetrieveStreamResponse(
                 request_id=message.request_id, error=pb.StreamError(code=number, message=refused.message)
             )
         return pb.RetrieveStreamResponse(request_id=message.request_id, response=response)
 
-    async def _answer(self, request: pb.RetrieveRequest, deadline: float | None) -> pb.RetrieveResponse:
-        collection = self._collection(request.collection)
+    async def _answer(self, call: str, request: pb.RetrieveRequest, deadline: float | None) -> pb.RetrieveResponse:
+        meter = self._meter
+        if meter is None:
+            return await self._search(self._collection(request.collection), request, deadline)
+        began = time.monotonic()
+        name = ""
+        try:
+            collection = self._collection(request.collection)
+            name = collection.name
+            response = await self._search(collection, request, deadline)
+        except RefusedError as refused:
+            meter.refused(name, call, refused.code)
+            raise
+        meter.answered(name, call, time.monotonic() - began, response)
+        return response
+
+    async def _search(
+        self, collection: Collection, request: pb.RetrieveRequest, deadline: float | None
+    ) -> pb.RetrieveResponse:
         build = collection.build(request.build_id)
         queries = check(request, build.served)
 
@@ -216,6 +252,11 @@ class RetrieverService(pb_grpc.RetrieverServicer):
             )
         return response_message(build.build_id, collection.build("").build_id, batch, waited)
 
+    async def _abort(self, context: Context, refused: RefusedError) -> NoReturn:
+        enter(context)
+        self._refusals.refused(refused.code, refused.message)
+        await context.abort(refused.code, refused.message)
+
     def _collection(self, name: str) -> Collection:
         if self._draining:
             raise _draining()
@@ -230,7 +271,3 @@ def _message(request: M | None) -> M:
 
 def _draining() -> RefusedError:
     return RefusedError(grpc.StatusCode.UNAVAILABLE, "the server is shutting down")
-
-
-async def _abort(context: Context, refused: RefusedError) -> NoReturn:
-    await context.abort(refused.code, refused.message)
