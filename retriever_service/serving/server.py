@@ -139,7 +139,8 @@ async def start(config: ServeConfig, open_datastore: Callable[[Path], Datastore]
         raise
     for name in ("", SERVICE_NAME):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-    logger.info("ready port=%d", running.port)
+    ports = {"port": running.port} | ({} if running.metrics_port is None else {"metrics_port": running.metrics_port})
+    logger.info("ready", extra={"fields": ports})
     return running
 
 

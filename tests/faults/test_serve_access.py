@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import grpc
@@ -70,3 +72,23 @@ def test_what_cannot_work_is_one_sentence(tmp_path: Path, arguments: list[str], 
     assert result.returncode == code
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
+
+
+def test_json_logs_and_metrics_of_a_process(tmp_path: Path):
+    built = servable_datastore(tmp_path / "store")
+    with ServerProcess(built.path, "--log-format", "json", "--metrics-listen", "127.0.0.1:0") as server:
+        address = server.ready()
+        ready = next(said for line in server.process.stderr if (said := event_of(line)).get("message") == "ready")
+        assert address.endswith(f":{ready['port']}")
+        url = f"http://127.0.0.1:{ready['metrics_port']}/metrics"
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as response:
+            assert b"dresd_retriever_entries" in response.read()
+        server.process.terminate()
+        code, _, errors = server.finish()
+    assert code == 0
+    assert str(event_of(errors.splitlines()[-1])["message"]).startswith("shutting down")
+
+
+def event_of(line: str) -> dict[str, object]:
+    """Of the server's log; gRPC's own lines are none."""
+    return json.loads(line) if line.startswith("{") else {}

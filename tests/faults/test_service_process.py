@@ -24,10 +24,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltDatastore:
     return servable_datastore(tmp_path_factory.mktemp("process") / "a store", num_partitions=2)
 
 
-def failure_of(server: ServerProcess) -> str:
-    """The one sentence of a server that must not start."""
+def failure_of(server: ServerProcess, exit_code: int = 1) -> str:
+    """The one sentence of a server that must not start; its exit code is 2 for wrong usage."""
     code, output, errors = server.finish()
-    assert (code, output) == (1, "")
+    assert (code, output) == (exit_code, "")
     assert "Traceback" not in errors
     assert len(errors.splitlines()) == 1, errors
     assert errors.startswith("error: ")
@@ -133,13 +133,13 @@ def test_an_unknown_partition(built: BuiltDatastore):
         assert "9" in failure_of(server)
 
 
-@pytest.mark.parametrize("listen", ["nowhere", "x" * 300 + ":1", "a b:1"])
+@pytest.mark.parametrize("listen", ["nowhere", "x" * 300 + ":1", "a b:1", "[localhost:0"])
 def test_an_address_that_is_none(built: BuiltDatastore, listen: str):
     with ServerProcess(built.path, listen=listen) as server:
-        assert "HOST:PORT" in failure_of(server)
+        assert "HOST:PORT" in failure_of(server, 2)
 
 
-@pytest.mark.parametrize("host", ["x" * 64 + ".example", "a..b", ".", "[localhost", "no-such-host.invalid"])
+@pytest.mark.parametrize("host", ["x" * 64 + ".example", "a..b", ".", "no-such-host.invalid"])
 def test_a_host_that_is_none(built: BuiltDatastore, host: str):
     with ServerProcess(built.path, listen=f"{host}:0") as server:
         assert "cannot listen on" in failure_of(server)
@@ -149,7 +149,7 @@ def test_a_host_that_is_none(built: BuiltDatastore, host: str):
 @pytest.mark.parametrize("number", ["0", "-1", "100000000000000000000"])
 def test_an_option_out_of_range(built: BuiltDatastore, option: str, number: str):
     with ServerProcess(built.path, option, number) as server:
-        assert f"{option.strip('-').replace('-', '_')} is {number}; it must be 1 to " in failure_of(server)
+        assert f"{option.strip('-').replace('-', '_')} is {number}; it must be 1 to " in failure_of(server, 2)
 
 
 @pytest.mark.parametrize("spoil", ["truncated", "corrupt", "missing"])
