@@ -23,10 +23,22 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="warning: %(message)s", force=True)
+    if sys.stderr.isatty():
+        _show_what_takes_long()
     # It prints by itself, too.
     logging.getLogger("huggingface_hub").propagate = False
     description = "Decode with drafts from a dresd retriever."
     return run_command("dresd-decoder", description, COMMANDS, DecoderError, arguments)
+
+
+def _show_what_takes_long() -> None:
+    """Says on the terminal why nothing happens for some seconds."""
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setFormatter(logging.Formatter("%(message)s"))
+    measuring = logging.getLogger("decoder_client.pass_cost")
+    measuring.setLevel(logging.INFO)
+    measuring.handlers = [shown]
+    measuring.propagate = False
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ import contextlib
 import hashlib
 import logging
 import platform
+import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,20 +30,31 @@ logger = logging.getLogger(__name__)
 _TOKENS = (1, 2, 3, 5, 7, 9, 11, 13, 17, 21, 25, 33, 49, 65)
 _CONTEXT = 128
 _ROUNDS = 5
+_BUSY = 1.5
+"""An idle machine's ordinary pass takes hardly longer than its fastest one; from this ratio on something else ran."""
 
 
-def pass_cost(target: TargetModel, *, folder: Path | None = None) -> CostCurve:
+def pass_cost(
+    target: TargetModel, *, folder: Path | None = None, clock: Callable[[], float] = time.perf_counter
+) -> CostCurve:
     """The cost curve of `target` where it is, with the threads it has now: measured, or as it was measured before.
+
+    What was measured while the machine was busy is used, but not kept.
 
     Args:
         target: any.
         folder: keeps the curve; the cache folder for None.
+        clock: seconds.
     """
     with contextlib.suppress(OSError, ValueError):
         kept = _file(target, folder)
         if kept.is_file():
             return CostCurve.from_json(kept.read_text(encoding="utf-8"))
-    curve = measure_pass_cost(target)
+    logger.info("timing the model's forward passes, once for this device")
+    curve, spread = measure_pass_cost(target, clock)
+    if spread > _BUSY:
+        logger.info("the machine was busy meanwhile (spread %.2f), so they will be timed again next time", spread)
+        return curve
     # A curve that cannot be kept is measured again next time.
     with contextlib.suppress(OSError):
         file = _file(target, folder)
@@ -56,11 +69,14 @@ def pass_cost(target: TargetModel, *, folder: Path | None = None) -> CostCurve:
 
 
 @torch.inference_mode()
-def measure_pass_cost(target: TargetModel) -> CostCurve:
+def measure_pass_cost(target: TargetModel, clock: Callable[[], float]) -> tuple[CostCurve, float]:
     """Times passes over drafts of several sizes in turn, behind a text of ordinary length.
 
     The fastest of several counts: whatever else runs on the machine only ever adds. The model must have room for three
     tokens.
+
+    Returns:
+        The curve, and how many times longer than the fastest pass of its size an ordinary one took: 1 or more.
     """
     layout = AttentionLayout.of(target.config)
     length = min(_CONTEXT, max(1, target.max_length // 2))
@@ -72,7 +88,7 @@ def measure_pass_cost(target: TargetModel) -> CostCurve:
     for turn in range(_ROUNDS + 1):
         for size in _TOKENS:
             _synchronize(target)
-            started = time.perf_counter()
+            started = clock()
             if size == 1:
                 ids = torch.zeros(1, 1, dtype=torch.int64, device=target.device)
                 output = target.forward(ids, torch.tensor([[length]], device=target.device), None, cache, keep=1)
@@ -81,11 +97,11 @@ def measure_pass_cost(target: TargetModel) -> CostCurve:
                 output = target.forward(flat.input_ids, flat.position_ids, flat.masks, cache, keep=size)
             output.logits.argmax(-1).tolist()
             if turn > 0:
-                times[size].append(time.perf_counter() - started)
+                times[size].append(clock() - started)
             cache.forget_pass()
     curve = CostCurve(_TOKENS, tuple(min(times[size]) for size in _TOKENS))
-    logger.info("measured the cost of passes: %s", curve.to_json())
-    return curve
+    logger.debug("measured the cost of passes: %s", curve.to_json())
+    return curve, statistics.median(statistics.median(times[size]) / min(times[size]) for size in _TOKENS)
 
 
 def _star(nodes: int) -> DraftTree:

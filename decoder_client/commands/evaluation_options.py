@@ -224,7 +224,9 @@ def print_tables(results: Results) -> None:
 
     print(f"\n{method_table(results)}")
     if results.comparisons:
-        print(f"\n{comparison_table(results)}")
+        print(f"\n{comparison_table(results, results.comparisons)}")
+    if results.ablations:
+        print(f"\nAgainst variants of itself:\n\n{comparison_table(results, results.ablations)}")
     for note in results.notes:
         print(f"\nNote: {note}")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from decoder_client.evaluation.environment import environment
 from decoder_client.evaluation.measurement import Measurement
-from decoder_client.evaluation.methods import Method
+from decoder_client.evaluation.methods import Method, is_ours
 from decoder_client.evaluation.results import (
     PLAIN,
     CostPoint,
@@ -56,14 +56,15 @@ def assemble(
     identity = target.identity()
     return Results(
         kind=kind,
-        model=Path(identity.name).name,
+        model=Path(identity.name).name or Path(identity.name).resolve().name,
         weights_fingerprint=identity.weights_fingerprint,
         prompts=tuple(dict.fromkeys(one.answer.prompt for one in measurements)),
         store=store,
         settings=settings,
         environment=environment(),
         methods=methods,
-        comparisons=compare(methods),
+        comparisons=compare(methods, lambda name: not is_ours(name)),
+        ablations=compare(methods, is_ours),
         samples=_samples(methods, measurements, answers, target),
         cost_curve=tuple(cost_curve),
         notes=tuple(dict.fromkeys(notes)),

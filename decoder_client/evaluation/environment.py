@@ -22,7 +22,7 @@ _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "DRESD_CACHE")
 def environment() -> Environment:
     """Of this process, now."""
     return Environment(
-        argv=tuple(sys.argv),
+        argv=(Path(sys.argv[0]).name, *sys.argv[1:]),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         python=platform.python_version(),
         platform=platform.platform(),

@@ -12,7 +12,7 @@ from decoder_client.evaluation.report.about import facts, findings, title
 from decoder_client.evaluation.report.answers import answer_section
 from decoder_client.evaluation.report.curves import curves
 from decoder_client.evaluation.report.markup import Markup, element, text
-from decoder_client.evaluation.report.method_tables import comparison_section, method_section
+from decoder_client.evaluation.report.method_tables import ablation_section, comparison_section, method_section
 from decoder_client.evaluation.report.step_times import step_time_section
 from decoder_client.evaluation.results import Results
 
@@ -42,5 +42,6 @@ def render(results: Results) -> str:
         step_time_section(results),
         answer_section(results),
         comparison_section(results),
+        ablation_section(results),
     )
     return f"<!doctype html>\n{element('html', {'lang': 'en'}, head, element('body', None, main))}\n"

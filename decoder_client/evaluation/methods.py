@@ -77,6 +77,7 @@ class _Kind:
         heeds_budget: whether the budget changes anything.
         needs_retriever: it asks a service where one is named.
         needs_store: it reads the datastore, or the answers in it.
+        is_ours: it is this project's drafter, whole or in part.
     """
 
     help: str
@@ -85,6 +86,7 @@ class _Kind:
     heeds_budget: bool = True
     needs_retriever: bool = False
     needs_store: bool = False
+    is_ours: bool = False
 
 
 def _watched(drafter: Drafter[Session], *sources: str, promises: bool = False) -> Watched:
@@ -153,30 +155,35 @@ _KINDS: dict[str, _Kind] = {
         lambda resources: _watched(DenseOnly(resources.retriever), "dense"),
         needs_retriever=True,
     ),
-    "dresd": _Kind("everything this project drafts from", _dresd(MixtureConfig()), needs_retriever=True),
+    "dresd": _Kind("everything this project drafts from", _dresd(MixtureConfig()), needs_retriever=True, is_ours=True),
     "dresd-auto": _Kind(
         "the same with as many nodes as pay for themselves on this device: what the decoder does by default",
         lambda resources: _mixture(resources, MixtureConfig(), CostBudget(resources.cost_curve)),
         most_nodes=DraftLimits().nodes,
         heeds_budget=False,
         needs_retriever=True,
+        is_ours=True,
     ),
-    "dresd-path": _Kind("the same, one path only", _dresd(MixtureConfig(path=True)), needs_retriever=True),
+    "dresd-path": _Kind(
+        "the same, one path only", _dresd(MixtureConfig(path=True)), needs_retriever=True, is_ours=True
+    ),
     "dresd-no-dense": _Kind(
         "the same without the nearest keys",
         _dresd(MixtureConfig(retrieval=RetrievalConfig(neighbors=0))),
         needs_retriever=True,
+        is_ours=True,
     ),
     "dresd-no-sparse": _Kind(
         "the same without matching contexts",
         _dresd(MixtureConfig(retrieval=RetrievalConfig(sparse_neighbors=0))),
         needs_retriever=True,
+        is_ours=True,
     ),
     "dresd-no-context": _Kind(
-        "the same without the text so far", _dresd(MixtureConfig(places=0)), needs_retriever=True
+        "the same without the text so far", _dresd(MixtureConfig(places=0)), needs_retriever=True, is_ours=True
     ),
     "dresd-no-table": _Kind(
-        "the same without likely next tokens", _dresd(MixtureConfig(tables=False)), needs_retriever=True
+        "the same without likely next tokens", _dresd(MixtureConfig(tables=False)), needs_retriever=True, is_ours=True
     ),
 }
 
@@ -192,6 +199,11 @@ def needs_retriever(name: str) -> bool:
 def needs_store(name: str) -> bool:
     """Whether the method reads the datastore itself, or the answers in it."""
     return _KINDS[name].needs_store
+
+
+def is_ours(name: str) -> bool:
+    """Whether the method is this project's drafter, whole or in part."""
+    return _KINDS[name].is_ours
 
 
 def max_nodes(method: Method) -> int:

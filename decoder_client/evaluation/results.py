@@ -254,7 +254,7 @@ class Environment:
     """What the measurements were made on and with.
 
     Attributes:
-        argv: the command line.
+        argv: the command line as typed, the program without its folder.
         created: ISO time, UTC.
         python: version.
         platform: operating system.
@@ -291,7 +291,8 @@ class Results:
         settings: the command's options.
         environment: see there.
         methods: in the order asked for.
-        comparisons: of ours (or the last method, without ours) at each budget with every other method.
+        comparisons: of ours (or the last method, without ours) at each budget with every method of others.
+        ablations: of the same with every other variant of ours, as without one of its sources.
         samples: for a picture; may be empty.
         cost_curve: rising numbers of tokens; empty if none was given or measured.
         notes: sentences a reader must know, as of baselines that deviate from their publication.
@@ -307,6 +308,7 @@ class Results:
     environment: Environment
     methods: tuple[MethodResult, ...]
     comparisons: tuple[Comparison, ...] = ()
+    ablations: tuple[Comparison, ...] = ()
     samples: tuple[Sample, ...] = ()
     cost_curve: tuple[CostPoint, ...] = ()
     notes: tuple[str, ...] = ()

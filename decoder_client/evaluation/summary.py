@@ -54,10 +54,14 @@ def summarise(label: str, method: str, nodes: int, answers: Sequence[Answer], pl
     )
 
 
-def compare(methods: Sequence[MethodResult]) -> tuple[Comparison, ...]:
-    """Ours (or the last method, without ours) at each budget with every other method.
+def compare(methods: Sequence[MethodResult], others: Callable[[str], bool]) -> tuple[Comparison, ...]:
+    """Ours (or the last method, without ours) at each budget with other methods.
 
     A method is compared at its greatest budget that is not above ours, or at the budget of its own.
+
+    Args:
+        methods: all that were measured.
+        others: whether a method of this name is one to compare with.
     """
     drafting = [one for one in methods if one.method != PLAIN]
     if not drafting:
@@ -65,7 +69,7 @@ def compare(methods: Sequence[MethodResult]) -> tuple[Comparison, ...]:
     ours = OURS if any(one.method == OURS for one in drafting) else drafting[-1].method
     comparisons = []
     for mine in (one for one in drafting if one.method == ours):
-        for name in dict.fromkeys(one.method for one in drafting if one.method != ours):
+        for name in dict.fromkeys(one.method for one in drafting if one.method != ours and others(one.method)):
             fitting = [one for one in drafting if one.method == name and one.nodes <= mine.nodes]
             if fitting:
                 comparisons.append(_compared(mine, max(fitting, key=lambda one: one.nodes)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from decoder_client.evaluation.measurement import Measurement
-from decoder_client.evaluation.results import BENCH, PLAIN, Interval, MethodResult, Results
+from decoder_client.evaluation.results import BENCH, PLAIN, Comparison, Interval, MethodResult, Results
 
 _NOTHING = "-"
 _PROMPT_HEADER = ("prompt", "method", "identical", "tok/fwd", "accepted", "coverage", "tok/s", "speed-up", "retr. ms")
@@ -68,13 +68,11 @@ def method_table(results: Results) -> str:
     return _markdown(_without_empty_columns([header, *rows]))
 
 
-def comparison_table(results: Results) -> str:
-    """How many times better ours is than each other method; "" if there is nothing to compare."""
-    if not results.comparisons:
-        return ""
+def comparison_table(results: Results, comparisons: Sequence[Comparison]) -> str:
+    """How many times better one method is than another; `comparisons` are at least one of those in `results`."""
     rows = [
         [f"{one.label} ÷ {one.other}", _with_interval(one.tokens_per_forward), _with_interval(one.speed)]
-        for one in results.comparisons
+        for one in comparisons
     ]
     header = ["compared", "tokens per forward", _named("speed", measured=results.kind == BENCH)]
     return _markdown(_without_empty_columns([header, *rows]))

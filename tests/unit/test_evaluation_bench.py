@@ -8,11 +8,12 @@ import pytest
 
 from decoder_client.evaluation.bench import Decoded, find_difference, run_bench
 from decoder_client.evaluation.measurement import Measurement
-from decoder_client.evaluation.methods import Method
+from decoder_client.evaluation.methods import METHODS as METHOD_NAMES
+from decoder_client.evaluation.methods import Method, is_ours
 from decoder_client.evaluation.prompts import BenchPrompt
 from decoder_client.evaluation.recording import Recording
 from decoder_client.evaluation.results import PLAIN, Difference, MethodResult
-from decoder_client.evaluation.summary import compare, summarise
+from decoder_client.evaluation.summary import OURS, compare, summarise
 from decoder_client.evaluation.tables import prompt_header, prompt_lines
 from decoder_client.stats import GenerationStats
 
@@ -135,17 +136,35 @@ def test_without_plain_decoding_nothing_is_compared_with_it() -> None:
     assert (summary.compared, summary.identical, summary.speedup, summary.speedups) == (0, 0, None, None)
 
 
+def pairs_of(methods: list[Method], others: Callable[[str], bool]) -> list[tuple[str, str]]:
+    return [(one.label, one.other) for one in compare(summaries(measure(Script(), methods=methods)), others)]
+
+
+def others(name: str) -> bool:
+    return not is_ours(name)
+
+
 def test_ours_is_compared_with_every_method_at_the_greatest_budget_not_above() -> None:
     methods = [
         Method(PLAIN, 0), Method("rest", 8), Method("rest", 64), Method("prompt-lookup", 10), Method("dresd-paper", 0),
         Method("dresd", 8), Method("dresd", 32), Method("dresd", 64),
     ]  # fmt: skip
-    pairs = [(one.label, one.other) for one in compare(summaries(measure(Script(), methods=methods)))]
-    assert pairs == [
+    assert pairs_of(methods, others) == [
         ("dresd@8", "rest@8"), ("dresd@8", "dresd-paper"),
         ("dresd@32", "rest@8"), ("dresd@32", "prompt-lookup@10"), ("dresd@32", "dresd-paper"),
         ("dresd@64", "rest@64"), ("dresd@64", "prompt-lookup@10"), ("dresd@64", "dresd-paper"),
     ]  # fmt: skip
+    assert pairs_of(methods, is_ours) == []
+
+
+def test_variants_of_ours_are_compared_apart_from_methods_of_others() -> None:
+    variants = [name for name in METHOD_NAMES if is_ours(name) and name != OURS]
+    assert {"dresd-path", "dresd-no-dense", "dresd-auto"} <= set(variants)
+    methods = [Method(name, 8) for name in METHOD_NAMES if name not in (PLAIN, OURS)] + [Method(OURS, 8)]
+    assert pairs_of(methods, is_ours) == [("dresd@8", f"{name}@8") for name in variants]
+    against = {other.partition("@")[0] for _, other in pairs_of(methods, others)}
+    assert against == {name for name in METHOD_NAMES if not is_ours(name) and name != PLAIN}
+    assert "dresd-paper" in against
 
 
 @pytest.mark.parametrize(
@@ -153,4 +172,4 @@ def test_ours_is_compared_with_every_method_at_the_greatest_budget_not_above() -
 )
 def test_without_ours_the_last_method_is_compared(names: list[str], pairs: list[tuple[str, str]]) -> None:
     methods = [Method(name, 0 if name == PLAIN else 8) for name in names]
-    assert [(one.label, one.other) for one in compare(summaries(measure(Script(), methods=methods)))] == pairs
+    assert pairs_of(methods, others) == pairs

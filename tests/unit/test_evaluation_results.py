@@ -52,6 +52,7 @@ RESULTS = Results(
     ),
     methods=(METHOD,),
     comparisons=(Comparison("dresd@8", "rest@8", ONE, ONE), Comparison("dresd@8", "x", ONE, None)),
+    ablations=(Comparison("dresd@8", "dresd-path@8", ONE, None),),
     samples=(Sample("a", "dresd@8", (SampleToken("hé\n", "model", 0),)),),
     cost_curve=(CostPoint(1, 0.5),),
     notes=("careful",),

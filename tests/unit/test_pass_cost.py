@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -35,6 +36,26 @@ class Counting(TargetModel):
         return super().forward(input_ids, *arguments, **options)
 
 
+class Clock:
+    """Every pass takes as long as the script says, in turn."""
+
+    def __init__(self, *seconds: float) -> None:
+        self._seconds = seconds
+        self._reads = 0
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        self._reads += 1
+        if self._reads % 2 == 0:  # a pass begins at odd reads and ends at even ones
+            self._now += self._seconds[(self._reads // 2 - 1) % len(self._seconds)]
+        return self._now
+
+
+def steady(target: Counting, folder: Path) -> CostCurve:
+    """The cost of passes on an idle machine."""
+    return pass_cost(target, folder=folder, clock=Clock(0.01))
+
+
 def kept(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
@@ -42,14 +63,39 @@ def kept(folder: Path) -> list[Path]:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_curve_is_measured_once_and_kept(architecture: str, tmp_path: Path) -> None:
     target = Counting(architecture=architecture)
-    curve = pass_cost(target, folder=tmp_path)
+    curve = steady(target, tmp_path)
     assert set(target.passes) >= set(curve.tokens)
     assert all(target.passes.count(size) >= 3 for size in curve.tokens)
     target.passes.clear()
-    assert pass_cost(target, folder=tmp_path) == curve
-    assert pass_cost(Counting(architecture=architecture), folder=tmp_path) == curve  # another process, as it were
+    assert steady(target, tmp_path) == curve
+    assert steady(Counting(architecture=architecture), tmp_path) == curve  # another process, as it were
     assert target.passes == []
     assert [CostCurve.from_json(file.read_text()) for file in kept(tmp_path)] == [curve]
+
+
+# There are 14 sizes in a round.
+@pytest.mark.parametrize(
+    ("seconds", "is_kept"),
+    [
+        ((0.01,), True),
+        ((0.01, 0.012, 0.011), True),
+        ((0.01, 0.02, 0.03), False),
+        (tuple(0.01 * (1 + size) for size in range(14)), True),
+    ],
+    ids=["idle", "a little noise", "busy", "sizes that differ"],
+)
+def test_a_curve_of_a_busy_machine_is_used_and_not_kept(
+    seconds: tuple[float, ...], is_kept: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = Counting()
+    with caplog.at_level(logging.INFO, "decoder_client"):
+        curve = pass_cost(target, folder=tmp_path, clock=Clock(*seconds))
+    assert curve.seconds([1])[0] == pytest.approx(0.01)
+    assert len(kept(tmp_path)) == is_kept
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == "timing the model's forward passes, once for this device"
+    assert any("machine was busy" in sentence for sentence in said) != is_kept
+    assert all(record.levelno == logging.INFO for record in caplog.records)
 
 
 def _retyped(target: Counting) -> None:
@@ -77,9 +123,9 @@ def _packed(target: Counting) -> None:
     ids=["weights", "architecture", "dtype", "attention", "packed"],
 )
 def test_other_circumstances_are_measured_anew(other: Callable[[], Counting], tmp_path: Path) -> None:
-    pass_cost(Counting(), folder=tmp_path)
+    steady(Counting(), tmp_path)
     target = other()
-    pass_cost(target, folder=tmp_path)
+    steady(target, tmp_path)
     assert target.passes != []
     assert len(kept(tmp_path)) == 2
 
@@ -87,14 +133,14 @@ def test_other_circumstances_are_measured_anew(other: Callable[[], Counting], tm
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\xff\xfe", b"{}", b'{"tokens": [1], "pass_seconds": [1]}'])
 def test_a_damaged_curve_is_measured_again(content: bytes, tmp_path: Path) -> None:
     target = Counting()
-    pass_cost(target, folder=tmp_path)
+    steady(target, tmp_path)
     [file] = kept(tmp_path)
     file.write_bytes(content)
     target.passes.clear()
-    curve = pass_cost(target, folder=tmp_path)
+    curve = steady(target, tmp_path)
     assert target.passes != []
     target.passes.clear()
-    assert pass_cost(target, folder=tmp_path) == curve
+    assert steady(target, tmp_path) == curve
     assert target.passes == []
     assert kept(tmp_path) == [file]
 
@@ -159,7 +205,7 @@ def test_a_user_without_a_home_is_no_failure() -> None:
 @pytest.mark.parametrize("length", [3, 8, 60])
 def test_no_pass_reaches_beyond_a_short_models_length(length: int, tmp_path: Path) -> None:
     target = Counting(architecture="gpt2", max_length=length)  # has no embedding for a position beyond it
-    assert pass_cost(target, folder=tmp_path).tokens[-1] > length  # nodes side by side stand at one position
+    assert steady(target, tmp_path).tokens[-1] > length  # nodes side by side stand at one position
 
 
 NOTHING_TO_DRAFT: dict[str, Callable[[TargetModel, FakeRetriever], AnyDrafter]] = {

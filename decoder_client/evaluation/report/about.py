@@ -6,6 +6,7 @@ Knows the record; draws nothing.
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 from decoder_client.evaluation.report.layout import details, lines, pairs
 from decoder_client.evaluation.report.markup import Markup, element, isolated, joined, text
@@ -30,7 +31,10 @@ def facts(results: Results) -> Markup:
     shown = [
         ("Model", text(results.model)),
         ("Datastore", text("none" if store is None else counted(store.entries, "entry", "entries"))),
-        ("Prompts", text(f"{len(results.prompts)} from {named}" if named else str(len(results.prompts)))),
+        (
+            "Prompts",
+            text(f"{len(results.prompts)} from {Path(str(named)).name}" if named else str(len(results.prompts))),
+        ),
         ("Date", text(environment.created.replace("T", " ").replace("+00:00", " UTC"))),
         ("Machine", lines(*(text(part) for part in machine if part))),
         ("Threads", text(threads)),

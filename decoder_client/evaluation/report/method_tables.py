@@ -5,12 +5,12 @@ Knows the record; not how tables look.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from decoder_client.evaluation.report.layout import left_out, prose, section, table
 from decoder_client.evaluation.report.markup import Markup, element, joined, text
 from decoder_client.evaluation.report.numbers import UNKNOWN, counted, percent, span
-from decoder_client.evaluation.results import BENCH, PLAIN, Interval, MethodResult, Results
+from decoder_client.evaluation.results import BENCH, PLAIN, Comparison, Interval, MethodResult, Results
 
 
 def method_section(results: Results) -> Markup:
@@ -96,23 +96,35 @@ def _identical(one: MethodResult) -> Markup | None:
 
 
 def comparison_section(results: Results) -> Markup:
-    """How many times better one method is than each other one."""
+    """How many times better one method is than those of others."""
     title = "Compared"
     if not results.comparisons:
-        return left_out(title, "Left out: there are no two methods that draft to compare.")
-    timed = any(one.speed is not None for one in results.comparisons)
+        return left_out(title, "Left out: there is no method of others that drafts to compare with.")
+    about = "On the same prompts, drawn together for the intervals. Above 1 the first method is the better one."
+    return section(title, prose(about), _comparison_table(results, results.comparisons))
+
+
+def ablation_section(results: Results) -> Markup:
+    """How many times better one method is than variants of itself."""
+    title = "Ablations"
+    if not results.ablations:
+        return left_out(title, "Left out: no variant of the same method was run.")
+    about = "The same method, whole and in part. Above 1 the whole is the better one."
+    return section(title, prose(about), _comparison_table(results, results.ablations))
+
+
+def _comparison_table(results: Results, comparisons: Sequence[Comparison]) -> Markup:
+    timed = any(one.speed is not None for one in comparisons)
     header = ["compared", "tokens per forward"]
     if timed:
         header.append("speed" if results.kind == BENCH else "speed (predicted)")
     rows = []
-    for one in results.comparisons:
+    for one in comparisons:
         cells = [_interval(one.tokens_per_forward, "×"), *([_interval(one.speed, "×")] if timed else [])]
         rows.append([text(f"{one.label} ÷ {one.other}"), *(cell or text(UNKNOWN) for cell in cells)])
-    whole = table(
+    return table(
         "How many times more tokens per forward, and how many times faster",
         header,
         rows,
-        groups=[one.label for one in results.comparisons],
+        groups=[one.label for one in comparisons],
     )
-    about = "On the same prompts, drawn together for the intervals. Above 1 the first method is the better one."
-    return section(title, prose(about), whole)
