@@ -1,7 +1,7 @@
 # Every target works on a fresh machine: it makes the virtual environment it needs first.
 # Paths may contain spaces, so every path is quoted and no target is named by an absolute path.
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo test lint format proto bench clean
+.PHONY: help setup model demo test lint format proto bench bench-service clean
 SHELL := /bin/bash
 
 PYTHON ?= python3
@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 $(READY): pyproject.toml constraints.txt
 	"$(PYTHON)" -c 'import sys; sys.exit(None if (3, 10) <= sys.version_info[:2] <= (3, 13) else "Python 3.10 to 3.13 is needed; name one with: make PYTHON=python3.11 ...")'
@@ -50,6 +50,10 @@ bench: $(READY) ## every drafter on the demo's prompts, published ones too: a ta
 	"$(BIN)/python" scripts/build_suffix_decoding.py
 	"$(BIN)/python" examples/demo.py --nodes 8,32 --json bench.json --html bench.html \
 		--methods plain,prompt-lookup,token-recycling,rest,suffix-decoding,dresd-paper,dense,dresd,dresd-auto
+
+bench-service: $(READY) ## the retrieval service beside FAISS, gRPC and other databases: tables, and bench-service.html
+	"$(BIN)/python" -m pip install --quiet --constraint constraints.txt --editable ".[bench-service]"
+	"$(BIN)/python" -m benchmarks --json bench-service.json --html bench-service.html
 
 clean: ## remove the virtual environment and caches of this folder
 	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

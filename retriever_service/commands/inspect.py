@@ -57,8 +57,9 @@ def _lines(inspection: Inspection, manifest: Manifest) -> Iterator[str]:
     )
     if (tuning := manifest.tuning) is not None:
         yield (
-            f"             chosen for recall@{tuning.neighbors} {tuning.target_recall:g}: {tuning.recall:.4f} "
-            f"({tuning.every_list_recall:.4f} with every list) on {tuning.held_out_keys:,} held-out keys"
+            f"             chosen for recall@{tuning.neighbors} {tuning.target_recall:g}: "
+            f"{tuning.recall:.4f} ± {tuning.standard_error:.4f} ({tuning.every_list_recall:.4f} with every list) "
+            f"on {tuning.held_out_keys:,} held-out keys"
         )
     yield (
         f"  entries    {inspection.num_entries:,} of {tokens.num_tokens:,} next tokens "

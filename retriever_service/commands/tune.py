@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--recall", type=any_number, default=0.95, metavar="R", help="share of the nearest keys to find; default: 0.95"
     )
     parser.add_argument(
-        "--neighbors", type=whole_number, default=50, metavar="K", help="of so many nearest keys, 1 to 100; default: 50"
+        "--neighbors", type=whole_number, default=50, metavar="K", help="of so many nearest keys, 1 to 64; default: 50"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(
             f"{printable(str(path))}: {manifest.nprobe} lists of a token searched, "
-            f"recall@{record.neighbors} {record.recall:.4f} on {record.held_out_keys:,} held-out keys "
-            f"({record.every_list_recall:.4f} with every list)"
+            f"recall@{record.neighbors} {record.recall:.4f} ± {record.standard_error:.4f} "
+            f"on {record.held_out_keys:,} held-out keys ({record.every_list_recall:.4f} with every list)"
         )
     return 0

@@ -8,7 +8,7 @@ chosen again later.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from retriever_service.datastore.files import REBUILD_HINT, load_tensors, save_t
 from retriever_service.datastore.layout import MAX_RECALL_NEIGHBORS
 
 _ENTRIES_A_KEY = 500
-"""One key in so many is held out: about 1.3 bytes an entry where they are stored."""
+"""One key in so many is held out: less than a byte an entry where they are stored."""
 _MOST_KEYS = 1000
 _FEW_KEYS = 256
 """Held out of segments where nothing is stored."""
@@ -36,11 +36,26 @@ Search = Callable[[NDArray[np.float32], NDArray[np.int64], int], NDArray[np.int6
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Of `wanted` true neighbours, `found` were found, over `keys` held-out keys."""
+    """Of each held-out key's `wanted` true neighbours, `found` were found: int64 [q] both."""
 
-    keys: int
-    found: int
-    wanted: int
+    found: NDArray[np.int64]
+    wanted: NDArray[np.int64]
+
+    @staticmethod
+    def together(parts: Sequence[Hits]) -> Hits:
+        """Those of several segments, one at least."""
+        return Hits(np.concatenate([part.found for part in parts]), np.concatenate([part.wanted for part in parts]))
+
+    @property
+    def recall(self) -> float:
+        """The share found, over all keys; 1 where none was wanted."""
+        return int(self.found.sum()) / int(self.wanted.sum()) if self.wanted.any() else 1.0
+
+    @property
+    def standard_error(self) -> float:
+        """Of the recall, as other keys would give it."""
+        residuals = self.found - self.recall * self.wanted
+        return float(np.sqrt((residuals**2).sum()) / max(int(self.wanted.sum()), 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +124,17 @@ class HeldOut:
 
     def hits(self, search: Search, neighbors: int) -> Hits:
         """How many of the `neighbors` (at most `MAX_RECALL_NEIGHBORS`) nearest a search finds."""
+        found = np.zeros(len(self), np.int64)
+        wanted = np.minimum(np.diff(self.offsets), neighbors)
         if len(self) == 0:
-            return Hits(0, 0, 0)
+            return Hits(found, wanted)
         # The query's own entry is among those found, nearly always.
         returned = search(self.keys.astype(np.float32), self.rows, neighbors + 1)
-        found = 0
         for query, (row, answer) in enumerate(zip(self.rows.tolist(), returned, strict=True)):
             mine = slice(int(self.offsets[query]), int(self.offsets[query + 1]))
             right = self.neighbors[mine][self.ranks[mine] < neighbors]
-            found += int(np.isin(answer[answer != row][:neighbors], right).sum())
-        return Hits(len(self), found, int(np.minimum(np.diff(self.offsets), neighbors).sum()))
+            found[query] = int(np.isin(answer[answer != row][:neighbors], right).sum())
+        return Hits(found, wanted)
 
     def save(self, path: Path) -> None:
         """Writes the file."""

@@ -37,7 +37,7 @@ DIRECTORY_ARRAYS = ("entry_offsets", "list_offsets", "tokens")
 
 RECALL_NEIGHBORS = 50
 """Recall is that of so many neighbours, if nobody asks for others."""
-MAX_RECALL_NEIGHBORS = 100
+MAX_RECALL_NEIGHBORS = 64
 """The true neighbours of a held-out key are stored up to so many."""
 
 

@@ -73,15 +73,17 @@ class SegmentRecord(_Record):
 
 
 class TuningRecord(_Record):
-    """How `nprobe` was chosen: the least that finds `target_recall` of the `neighbors` true nearest keys.
+    """How `nprobe` was chosen: the least that finds `target_recall` of the `neighbors` true nearest keys, with a
+    confidence of 95%.
 
-    `recall` is what it finds, `every_list_recall` what a search of all lists would (what is missing there is the
-    codec's), both over `held_out_keys` keys.
+    `recall` is what it finds (with its standard error), `every_list_recall` what a search of all
+    lists would (what is missing there is the codec's), both over `held_out_keys` keys.
     """
 
     target_recall: Share
     neighbors: Count
     recall: Share
+    standard_error: Share
     every_list_recall: Share
     held_out_keys: Count
 

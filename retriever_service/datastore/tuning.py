@@ -23,21 +23,24 @@ from retriever_service.datastore.store import Datastore, OpenSegment
 
 _QUERIES_AT_ONCE = 64
 _NEARLY = 0.98
+_ERRORS_TO_SPARE = 1.645
+"""Standard errors between an estimate and the least that is true with a confidence of 95%."""
 
 
 class UnreachableRecallError(DatastoreError):
-    """Not even a search of every list finds as much as was asked for.
+    """Not even a search of every list is sure to find as much as was asked for.
 
     Attributes:
         best: the recall that it reaches.
     """
 
-    def __init__(self, path: Path, codec: str, wanted: float, best: float) -> None:
+    def __init__(self, path: Path, codec: str, wanted: float, hits: Hits) -> None:
         super().__init__(
-            f"{path} cannot reach a recall of {wanted:g}: with codec {codec} a search of every list finds {best:.4f}.",
+            f"{path} does not reach a recall of {wanted:g} for sure: with codec {codec} a search of every list finds "
+            f"{hits.recall:.4f} ± {hits.standard_error:.4f}.",
             "Ask for less, or build it with a codec that keeps more (sq8, flat).",
         )
-        self.best = best
+        self.best = hits.recall
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,12 @@ class _Measured:
 
 
 def tune(
-    path: Path, *, recall: float = 0.95, neighbors: int = RECALL_NEIGHBORS, verify_checksums: bool = True
+    path: Path,
+    *,
+    recall: float = 0.95,
+    neighbors: int = RECALL_NEIGHBORS,
+    confident: bool = True,
+    verify_checksums: bool = True,
 ) -> Manifest:
     """Chooses the least `nprobe` that reaches a recall, and writes it into the manifest with what was measured.
 
@@ -73,7 +81,8 @@ def tune(
     Args:
         path: a datastore's folder.
         recall: wanted, above 0 and at most 1.
-        neighbors: k of recall@k, 1 to 100.
+        neighbors: k of recall@k, 1 to 64.
+        confident: the recall is that of all keys with a confidence of 95%, not just that of the held-out ones.
         verify_checksums: hash every file first.
 
     Returns:
@@ -81,7 +90,7 @@ def tune(
 
     Raises:
         ValueError: for a recall or a number of neighbours that cannot be.
-        UnreachableRecallError: the codec alone loses more.
+        UnreachableRecallError: the codec alone loses more, or so much that nobody can be sure.
         DatastoreError: the datastore cannot be read, or holds no held-out keys.
         OSError: the manifest cannot be written.
     """
@@ -93,22 +102,21 @@ def tune(
         return store.manifest
     measured = _measured(path, store)
     with codecs.one_thread():
-        best = _recall_of(_hits(measured, most, neighbors))
-        if best < recall:
+        errors = _ERRORS_TO_SPARE if confident else 0.0
+        best = Hits.together(_hits(measured, most, neighbors))
+        if best.recall - errors * best.standard_error < recall:
             raise UnreachableRecallError(path, store.manifest.codec, recall, best)
-        nprobe, hits = _least(measured, most, recall, neighbors)
-        reported = hits if neighbors == RECALL_NEIGHBORS else _hits(measured, nprobe, RECALL_NEIGHBORS)
-    by_directory = {
-        each.directory: mine.found / mine.wanted
-        for each, mine in zip(measured, reported, strict=True)
-        if mine.wanted > 0
-    }
+        nprobe = _least(measured, most, neighbors, recall, errors)
+        chosen = Hits.together(_hits(measured, nprobe, neighbors))
+        usual = _hits(measured, nprobe, RECALL_NEIGHBORS)
+    by_directory = {each.directory: hits.recall for each, hits in zip(measured, usual, strict=True) if len(hits.found)}
     record = TuningRecord(
         target_recall=recall,
         neighbors=neighbors,
-        recall=_recall_of(hits),
-        every_list_recall=best,
-        held_out_keys=sum(mine.keys for mine in hits),
+        recall=chosen.recall,
+        standard_error=chosen.standard_error,
+        every_list_recall=best.recall,
+        held_out_keys=len(chosen.found),
     )
     manifest = _with(store.manifest, nprobe, record, by_directory)
     write_manifest(path, manifest)
@@ -125,7 +133,7 @@ def tune_built(path: Path) -> Manifest:
     try:
         return tune(path, verify_checksums=False)
     except UnreachableRecallError as error:
-        return tune(path, recall=_NEARLY * error.best, verify_checksums=False)
+        return tune(path, recall=_NEARLY * error.best, confident=False, verify_checksums=False)
 
 
 def _opened(store: Datastore) -> list[OpenSegment]:
@@ -150,27 +158,21 @@ def _measured(path: Path, store: Datastore) -> list[_Measured]:
     return measured
 
 
-def _least(measured: Sequence[_Measured], most: int, recall: float, neighbors: int) -> tuple[int, list[Hits]]:
-    """The least nprobe that reaches the recall, by bisection: more lists find more; `most` is known to suffice."""
+def _least(measured: Sequence[_Measured], most: int, neighbors: int, recall: float, errors: float) -> int:
+    """The least nprobe that reaches the recall with so many standard errors to spare, by bisection."""
     low, high = 1, most
-    reached = None
     while low < high:
         middle = (low + high) // 2
-        hits = _hits(measured, middle, neighbors)
-        if _recall_of(hits) >= recall:
-            high, reached = middle, hits
+        hits = Hits.together(_hits(measured, middle, neighbors))
+        if hits.recall - errors * hits.standard_error >= recall:
+            high = middle
         else:
             low = middle + 1
-    return high, reached if reached is not None else _hits(measured, high, neighbors)
+    return high
 
 
 def _hits(measured: Sequence[_Measured], nprobe: int, neighbors: int) -> list[Hits]:
     return [each.hits(nprobe, neighbors) for each in measured]
-
-
-def _recall_of(hits: Sequence[Hits]) -> float:
-    wanted = sum(mine.wanted for mine in hits)
-    return sum(mine.found for mine in hits) / wanted if wanted else 1.0
 
 
 def _with(manifest: Manifest, nprobe: int, record: TuningRecord, recalls: dict[str, float]) -> Manifest:

@@ -141,8 +141,7 @@ def _codec_recall(index: codecs.FaissIndex, held_out: HeldOut, arrangement: Arra
         lists = arrangement.token_lists.choose(keys, places, 0)
         return codecs.search_lists(index, keys, lists, wanted)[1]
 
-    hits = held_out.hits(search, RECALL_NEIGHBORS)
-    return hits.found / hits.wanted if hits.wanted else 1.0
+    return held_out.hits(search, RECALL_NEIGHBORS).recall
 
 
 def _suffix_order(left_contexts: NDArray[Any], arrangement: Arrangement) -> Iterator[NDArray[np.uint32]]:

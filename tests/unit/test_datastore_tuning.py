@@ -60,7 +60,7 @@ def recall_by_hand(built, path, neighbors, number=300):
     return hits / wanted
 
 
-@pytest.mark.parametrize("recall", [0.6, 0.8, 0.95])
+@pytest.mark.parametrize("recall", [0.6, 0.8, 0.93])
 def test_the_recall_asked_for_is_reached_with_the_fewest_lists(intact, store, recall):
     manifest = tune(store, recall=recall)
     record = manifest.tuning
@@ -69,14 +69,17 @@ def test_the_recall_asked_for_is_reached_with_the_fewest_lists(intact, store, re
     assert recall <= record.recall <= record.every_list_recall <= 1.0
     assert record.held_out_keys > 10
     assert recall_by_hand(intact, store, 50) == pytest.approx(record.recall, abs=0.08)
-    # One list fewer falls short: asking for what that would give, and a little more, gives the same number again.
-    assert tune(store, recall=record.recall).nprobe == manifest.nprobe
-    assert tune(store, recall=min(record.recall + 1e-6, record.every_list_recall)).nprobe >= manifest.nprobe
+    # A little is to spare, since other keys would have given another number; one list fewer falls short.
+    sure = record.recall - 1.645 * record.standard_error
+    assert 0.0 < record.standard_error < 0.1
+    assert recall <= sure
+    assert tune(store, recall=sure - 1e-9).nprobe == manifest.nprobe
+    assert tune(store, recall=sure + 1e-6).nprobe > manifest.nprobe
 
 
 def test_more_recall_takes_more_lists_and_fewer_neighbours_fewer(store):
-    at = {(r, k): tune(store, recall=r, neighbors=k).nprobe for r in (0.5, 0.9, 0.97) for k in (5, 50)}
-    assert 1 <= at[0.5, 50] < at[0.9, 50] < at[0.97, 50]
+    at = {(r, k): tune(store, recall=r, neighbors=k).nprobe for r in (0.5, 0.9, 0.94) for k in (5, 50)}
+    assert 1 <= at[0.5, 50] < at[0.9, 50] < at[0.94, 50]
     assert at[0.9, 5] < at[0.9, 50]
 
 
@@ -104,7 +107,9 @@ def test_a_recall_beyond_the_codec_is_refused_with_what_it_can(tmp_path):
     entries = random_entries(6000, dims=16, vocab_size=2)
     built = build_datastore(tmp_path / "store", entries, vocab_size=2, codec="sq4", num_entries_total=100_000)
     before = (built.path / "manifest.json").read_bytes()
-    with pytest.raises(UnreachableRecallError, match=r"recall of 0\.999: with codec sq4 .* finds 0\.\d+") as refused:
+    with pytest.raises(
+        UnreachableRecallError, match=r"recall of 0\.999 .* with codec sq4 .* finds 0\.\d+ ±"
+    ) as refused:
         tune(built.path, recall=0.999)
     assert (built.path / "manifest.json").read_bytes() == before
     # A build takes what is nearly all that there is.
@@ -153,7 +158,7 @@ def test_the_truth_is_that_of_an_exact_search_without_the_key_itself(tmp_path):
         similarities = np.where(tokens == tokens[row], keys @ held_out.keys[query].astype(np.float32), -np.inf)
         similarities[row] = -np.inf
         falling = np.sort(similarities)[::-1]
-        number = min(100, int((tokens == tokens[row]).sum()) - 1)
+        number = min(64, int((tokens == tokens[row]).sum()) - 1)
         assert set(held_out.neighbors[mine].tolist()) == set(np.flatnonzero(similarities >= falling[number - 1] - 1e-6))
         for neighbor, rank in zip(held_out.neighbors[mine].tolist(), held_out.ranks[mine].tolist(), strict=True):
             assert similarities[neighbor] == pytest.approx(falling[rank], abs=2e-6)
@@ -174,7 +179,7 @@ def test_the_command_prints_what_it_recorded(store, capsys, options):
 
 
 @pytest.mark.parametrize("options", [["--recall", "0"], ["--recall", "1.1"], ["--recall", "nan"], ["--neighbors", "0"],
-                                     ["--neighbors", "101"]])  # fmt: skip
+                                     ["--neighbors", "65"]])  # fmt: skip
 def test_options_that_cannot_be_are_wrong_usage(store, capsys, options):
     assert main(["tune", *options, str(store)]) == 2
     assert options[0] in capsys.readouterr().err
