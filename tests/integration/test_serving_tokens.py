@@ -195,3 +195,24 @@ def test_reflection_can_be_off(built: BuiltDatastore):
         error = refusal_of(lambda: CALLS["reflection"](channel, built, ()))
         assert error.code() is grpc.StatusCode.UNIMPLEMENTED
         assert CALLS["GetInfo"](channel, built, ())
+
+
+def test_an_open_stream_outlives_its_token_and_the_next_one_does_not(built: BuiltDatastore, tmp_path: Path):
+    tokens = put(tmp_path / "tokens", OLD.encode())
+
+    def requests():
+        yield pb.RetrieveStreamRequest(request_id=1, request=retrieve(built))
+        put(tokens, NEW.encode())
+        assert not is_accepted(channel, built, OLD)
+        yield pb.RetrieveStreamRequest(request_id=2, request=retrieve(built))
+
+    with (
+        serving(local_config(built.path, access=Access(token_file=tokens))) as server,
+        grpc.insecure_channel(server.address) as channel,
+    ):
+        stub = pb_grpc.RetrieverStub(channel)
+        answers = list(stub.RetrieveStream(requests(), metadata=bearing(OLD), timeout=PATIENCE_S))
+        assert [answer.request_id for answer in answers] == [1, 2]
+        with pytest.raises(grpc.RpcError) as refused:
+            list(stub.RetrieveStream(iter([]), metadata=bearing(OLD), timeout=PATIENCE_S))
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
