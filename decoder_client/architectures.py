@@ -8,11 +8,13 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING
 
+from decoder_client.cpu_attention import CPU_ATTENTION
+
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 _LAYERS = {"full_attention", "sliding_attention"}
-_KERNELS = {"sdpa", "eager"}
+_KERNELS = {"sdpa", "eager", CPU_ATTENTION}
 _CACHE_ARGUMENTS = ("cache", "past_key_values")
 
 

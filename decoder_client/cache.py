@@ -2,8 +2,9 @@
 
 All layers are full-length, those with a sliding window too: the window is the mask's business, and a layer that had
 dropped old rows could not take a rejected draft back. Rows are written into buffers with room to spare, so neither a
-pass nor an acceptance copies the cache. Sequences of different lengths share one buffer: what lies behind a shorter
-one's rows is hidden by the mask.
+pass nor an acceptance copies the cache. The buffers of many layers lie in one tensor, so that an acceptance moves its
+rows in all of them at once. Sequences of different lengths share one buffer: what lies behind a shorter one's rows is
+hidden by the mask.
 """
 
 from __future__ import annotations
@@ -15,10 +16,17 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 _MIN_ROOM = 256
+_MOST_TOGETHER = 64 << 20
+"""Bytes of buffers that lie in one tensor, about: they are held twice while they are put there."""
 
 
 class _RoomyLayer(DynamicLayer):  # type: ignore[misc]  # transformers is untyped here
-    """A layer whose `keys` and `values` are views of the filled part of larger buffers."""
+    """A layer whose `keys` and `values` are views of the filled part of larger buffers, as of the latest pass.
+
+    Attributes:
+        length: rows kept, which may be less than the latest pass left.
+        shared: the tensors, shared with other layers, of which its buffers are parts; none if they stand alone.
+    """
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *_args: object, **_kwargs: object
@@ -26,34 +34,33 @@ class _RoomyLayer(DynamicLayer):  # type: ignore[misc]  # transformers is untype
         """Appends rows [B, heads, T, head_dim] and returns all rows."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-            self._key_rows = key_states[:, :, :0]
-            self._value_rows = value_states[:, :, :0]
-        begin = self.get_seq_length()
-        end = begin + key_states.shape[-2]
+            self.replace_buffers(key_states[:, :, :0], value_states[:, :, :0])
+            self.length = 0
+        begin, end = self.length, self.length + key_states.shape[-2]
         if end > self._key_rows.shape[-2]:
-            self._key_rows = _enlarged(self._key_rows, begin, end)
-            self._value_rows = _enlarged(self._value_rows, begin, end)
+            self.replace_buffers(_enlarged(self._key_rows, begin, end), _enlarged(self._value_rows, begin, end))
         self._key_rows[:, :, begin:end] = key_states
         self._value_rows[:, :, begin:end] = value_states
-        self.show(end)
+        self.length = end
+        self.keys, self.values = self._key_rows[:, :, :end], self._value_rows[:, :, :end]
         return self.keys, self.values
 
-    def move(self, sequences: Tensor, sources: Tensor, targets: Tensor) -> None:
-        """Copies row `sources[i]` of sequence `sequences[i]` to `targets[i]`, all at once."""
-        self._key_rows[sequences, :, targets] = self._key_rows[sequences, :, sources]
-        self._value_rows[sequences, :, targets] = self._value_rows[sequences, :, sources]
+    def get_seq_length(self) -> int:
+        """Rows kept."""
+        return self.length if self.is_initialized else 0
 
-    def show(self, length: int) -> None:
-        """Makes the first `length` rows the layer's."""
-        self.keys = self._key_rows[:, :, :length]
-        self.values = self._value_rows[:, :, :length]
+    @property
+    def buffers(self) -> tuple[Tensor, Tensor]:
+        """Keys and values with the room behind them, [B, heads, room, head_dim]."""
+        return self._key_rows, self._value_rows
+
+    def replace_buffers(self, keys: Tensor, values: Tensor, shared: tuple[Tensor, ...] = ()) -> None:
+        """Takes other buffers of the same content, perhaps parts of `shared` ones."""
+        self._key_rows, self._value_rows, self.shared = keys, values, shared
 
     def select(self, sequences: Tensor) -> None:
         """Drops the sequences that are not named."""
-        length = self.get_seq_length()
-        self._key_rows = self._key_rows[sequences]
-        self._value_rows = self._value_rows[sequences]
-        self.show(length)
+        self.replace_buffers(self._key_rows[sequences], self._value_rows[sequences])
 
 
 def _enlarged(rows: Tensor, used: int, needed: int) -> Tensor:
@@ -87,7 +94,8 @@ class TreeCache(DynamicCache):  # type: ignore[misc]  # transformers is untyped 
         longest = max(joint.lengths)
         for index in range(len(caches[0].layers)):
             layers = [cache.layers[index] for cache in caches]
-            joint.update(*(_stacked([getattr(layer, name) for layer in layers], longest) for name in _KINDS), index)
+            kept = [[rows[:, :, : layer.length] for rows in layer.buffers] for layer in layers]
+            joint.update(*(_stacked(list(rows), longest) for rows in zip(*kept, strict=True)), index)
         return joint
 
     def keep(self, nodes: Sequence[Sequence[int]]) -> None:
@@ -105,23 +113,30 @@ class TreeCache(DynamicCache):  # type: ignore[misc]  # transformers is untyped 
                 if begin + row != length + offset:
                     moves.append((sequence, begin + row, length + offset))
             self.lengths[sequence] = length + 1 + len(path)
-        longest = max(self.lengths)
+        if moves:
+            self._move(torch.tensor(moves).T)
+        self.forget_pass()
+
+    def _move(self, moves: Tensor) -> None:
+        """Copies rows within every buffer, all at once: int64 [3, n], sequences, sources and targets."""
+        layers = [layer for layer in self.layers if layer.is_initialized]
+        if not all(layer.shared for layer in layers):
+            _put_together(layers)
         moved: dict[torch.device, Tensor] = {}
-        for layer in self.layers:
-            if not layer.is_initialized:
-                continue
-            if moves:
-                device = layer.keys.device
-                if device not in moved:
-                    moved[device] = torch.tensor(moves, device=device).T
-                layer.move(*moved[device])
-            layer.show(longest)
+        for buffers in {id(shared): shared for layer in layers for shared in layer.shared}.values():
+            if buffers.device not in moved:
+                moved[buffers.device] = moves.to(buffers.device)
+            sequences, sources, targets = moved[buffers.device]
+            if buffers.shape[1] == 1:
+                buffers.index_copy_(3, targets, buffers.index_select(3, sources))
+            else:
+                buffers[:, sequences, :, targets] = buffers[:, sequences, :, sources]
 
     def forget_pass(self) -> None:
-        """Drops all that a pass left behind."""
+        """Drops all that a pass left behind the longest sequence."""
+        longest = max(self.lengths)
         for layer in self.layers:
-            if layer.is_initialized:
-                layer.show(max(self.lengths))
+            layer.length = longest
 
     def fill(self, length: int) -> None:
         """Notes that a pass over `length` tokens of plain text filled this cache of one sequence."""
@@ -130,14 +145,26 @@ class TreeCache(DynamicCache):  # type: ignore[misc]  # transformers is untyped 
     def select(self, sequences: Sequence[int]) -> None:
         """Keeps the named sequences only."""
         self.lengths = [self.lengths[sequence] for sequence in sequences]
-        longest = max(self.lengths)
         for layer in self.layers:
             if layer.is_initialized:
                 layer.select(torch.tensor(sequences, device=layer.keys.device))
-                layer.show(longest)
+        self.forget_pass()
 
 
-_KINDS = ("keys", "values")
+def _put_together(layers: Sequence[_RoomyLayer]) -> None:
+    """Makes the layers' buffers parts of tensors [layers, B, heads, room, head_dim], of as few as may be."""
+    alike: dict[object, list[_RoomyLayer]] = {}
+    for layer in layers:
+        kind = tuple((rows.device, rows.dtype, rows.shape) for rows in layer.buffers)
+        alike.setdefault(kind, []).append(layer)
+    for members in alike.values():
+        size = sum(rows.numel() * rows.element_size() for rows in members[0].buffers)
+        at_once = max(1, _MOST_TOGETHER // max(size, 1))
+        for begin in range(0, len(members), at_once):
+            some = members[begin : begin + at_once]
+            shared = tuple(torch.stack(rows) for rows in zip(*(layer.buffers for layer in some), strict=True))
+            for layer, keys, values in zip(some, *shared, strict=True):
+                layer.replace_buffers(keys, values, shared)
 
 
 def _stacked(rows: list[Tensor], length: int) -> Tensor:

@@ -22,7 +22,7 @@ _MOST_ROWS = 1024
 """Of a draft; longer passes are prompts, which transformers computes by blocks."""
 
 
-def _attention(
+def grouped_attention(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -36,7 +36,8 @@ def _attention(
     groups = key.shape[1]
     masked = attention_mask is not None and attention_mask.shape[1] == 1 and rows <= _MOST_ROWS
     plain = attention_mask is None and rows == 1
-    if groups == heads or not (masked or plain) or options.get("position_bias") is not None:
+    unusual = options.get("position_bias") is not None or options.get("softcap") is not None
+    if groups == heads or not (masked or plain) or unusual:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
@@ -56,7 +57,7 @@ def use_cpu_attention(model: PreTrainedModel) -> bool:
 
     if model.config._attn_implementation != "sdpa" or model.config.sub_configs or model.dtype != torch.float32:
         return False
-    AttentionInterface.register(CPU_ATTENTION, _attention)
+    AttentionInterface.register(CPU_ATTENTION, grouped_attention)
     AttentionMaskInterface.register(CPU_ATTENTION, sdpa_mask)
     model.set_attn_implementation(CPU_ATTENTION)
     return bool(model.config._attn_implementation == CPU_ATTENTION)

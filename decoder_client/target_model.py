@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from decoder_client.architectures import cache_argument, refusal
+from decoder_client.cpu_attention import use_cpu_attention
 from decoder_client.cpu_linear import can_pack, pack_linear_layers
 from decoder_client.errors import DecoderError
 from decoder_client.fingerprint import remember_fingerprint, tokenizer_hash, weights_fingerprint
@@ -264,10 +265,11 @@ class TargetModel:
         return str(self._tokenizer_or_raise().decode(list(tokens), skip_special_tokens=True))
 
     def pack_linear_layers(self) -> None:
-        """Makes passes of a few rows cheaper on a CPU (see `cpu_linear`); does nothing where torch cannot."""
+        """Makes passes of a few rows cheaper on a CPU (`cpu_linear`, `cpu_attention`), where torch can."""
         if can_pack():
             remember_fingerprint(self.model)  # of the weights that packing drops
             pack_linear_layers(self.model)
+            use_cpu_attention(self.model)
             self.is_packed = True
             self._head = self.model.get_output_embeddings()
 

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from decoder_client.cache import TreeCache
 
-LAYERS, HEADS, WIDTH = 2, 2, 3
+LAYERS, HEADS = 3, 2
+WIDTHS = 3, 3, 5  # layers of a shape lie together, others do not
 
 
 def rows_of(marks: Sequence[Sequence[int]], layer: int) -> torch.Tensor:
-    """[B, HEADS, T, WIDTH]: rows that tell their mark, layer, head and column."""
+    """[B, HEADS, T, width]: rows that tell their mark, layer, head and column."""
     base = torch.tensor(marks, dtype=torch.float32)[:, None, :, None] * 100 + layer * 10
-    return base + torch.arange(HEADS)[None, :, None, None] + torch.arange(WIDTH)[None, None, None, :] / 10
+    return base + torch.arange(HEADS)[None, :, None, None] + torch.arange(WIDTHS[layer])[None, None, None, :] / 10
 
 
 def append(cache: TreeCache, marks: Sequence[Sequence[int]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
