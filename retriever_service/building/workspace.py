@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retriever_service.building.errors import BuildError
+from retriever_service.datastore.files import sync_directory
 
 _LOCK = "lock"
 # Longer than it takes from making the folder to making the lock in it.
@@ -44,14 +45,14 @@ class Workspace:
         Raises:
             BuildError: something else appeared there meanwhile.
         """
-        _sync_directory(self.datastore)
+        sync_directory(self.datastore)
         try:
             self.datastore.rename(self.out)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise _occupied(self.out) from error
             raise
-        _sync_directory(self.out.parent)
+        sync_directory(self.out.parent)
 
 
 @contextmanager
@@ -132,11 +133,3 @@ def _remove(folder: Path) -> None:
 
 def _occupied(out: Path) -> BuildError:
     return BuildError(f"'{out}' is already there and not an empty folder. Remove it, or choose another --out.")
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

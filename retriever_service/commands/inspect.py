@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("datastore", type=some_path, metavar="DIR", help="a folder that `build` made")
+    parser.add_argument("datastore", type=some_path, metavar="DIR", help="a build's folder, or a root of builds")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints sizes, balance, skew, recall and provenance."""
-    from retriever_service.datastore import DatastoreError, inspect, read_manifest
+    from retriever_service.datastore import DatastoreError, current_build, inspect, read_manifest
 
     try:
-        inspection = inspect(arguments.datastore)
-        manifest = read_manifest(arguments.datastore)
+        folder = current_build(arguments.datastore)
+        inspection, manifest = inspect(folder), read_manifest(folder)
     except DatastoreError as error:
         raise CommandError(str(error)) from error
     if arguments.json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from dresd.argument_types import some_path, whole_number
+from dresd.argument_types import any_number, some_path, whole_number
 from dresd.command_line import UsageError
 from retriever_service.commands import serve_operations
 from retriever_service.echo import quoted
@@ -13,7 +13,10 @@ from retriever_service.echo import quoted
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("datastore", type=some_path, nargs="?", metavar="DIR", help="a folder that `build` made")
+    parser.add_argument(
+        "datastore", type=some_path, nargs="?", metavar="DIR",
+        help="a folder that `build` made, or a root of builds, one of them published",
+    )  # fmt: skip
     parser.add_argument(
         "--collection", type=_collection, action="append", default=[], metavar="NAME=DIR",
         help="serve this datastore under a name, too; repeatable",
@@ -26,6 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--search-threads", type=whole_number, metavar="N", help="searches at the same time; default: one a core"
     )
     parser.add_argument("--queue-size", type=whole_number, metavar="N", help="searches that may wait; default: 64")
+    parser.add_argument(
+        "--reload-interval", type=any_number, metavar="S",
+        help="seconds between looks for a new build; 0: never; default: 5",
+    )  # fmt: skip
+    parser.add_argument(
+        "--build-grace", type=any_number, metavar="S",
+        help="seconds that a build goes on answering after a new one has replaced it; default: 60",
+    )  # fmt: skip
+    parser.add_argument(
+        "--admin-listen", metavar="HOST:PORT", help="where `reload` and `status` ask; keep it private; default: nowhere"
+    )
     parser.add_argument("--skip-checksums", action="store_true", help="do not hash every file before serving")
     serve_operations.add_arguments(parser)
 
@@ -41,9 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
     from retriever_service.serving.errors import ServeError
     from retriever_service.serving.server import run as run_server
 
+    names = {"reload_interval": "reload_interval_s", "build_grace": "build_grace_s"}
     chosen = {
-        name: value
-        for name in ("listen", "partitions", "search_threads", "queue_size")
+        names.get(name, name): value
+        for name in ("listen", "admin_listen", "partitions", "search_threads", "queue_size", *names)
         if (value := getattr(arguments, name)) is not None
     }
     try:

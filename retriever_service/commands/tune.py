@@ -13,7 +13,7 @@ from retriever_service.echo import echoed, printable
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("datastore", type=some_path, metavar="DIR", help="a folder that `build` made")
+    parser.add_argument("datastore", type=some_path, metavar="DIR", help="a build's folder, or a root of builds")
     parser.add_argument(
         "--recall", type=any_number, default=0.95, metavar="R", help="share of the nearest keys to find; default: 0.95"
     )
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measures, writes the choice into the manifest, and prints it."""
-    from retriever_service.datastore import MAX_RECALL_NEIGHBORS, DatastoreError, tune
+    from retriever_service.datastore import MAX_RECALL_NEIGHBORS, DatastoreError, current_build, tune
 
     path, recall, neighbors = arguments.datastore, arguments.recall, arguments.neighbors
     if not 0.0 < recall <= 1.0:
@@ -33,6 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not 1 <= neighbors <= MAX_RECALL_NEIGHBORS:
         raise UsageError(f"--neighbors is {neighbors}, but must lie in 1..{MAX_RECALL_NEIGHBORS}.")
     try:
+        path = current_build(path)
         manifest = tune(path, recall=recall, neighbors=neighbors)
     except DatastoreError as error:
         raise CommandError(str(error)) from error

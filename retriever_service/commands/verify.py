@@ -13,7 +13,7 @@ from retriever_service.echo import printable
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("datastore", type=some_path, metavar="DIR", help="a folder that `build` made")
+    parser.add_argument("datastore", type=some_path, metavar="DIR", help="a build's folder, or a root of builds")
     parser.add_argument(
         "--sample", type=at_least(int, 0), default=1000, metavar="N", help="keys searched for; default: 1000"
     )
@@ -23,10 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints what was checked; fails naming every file that is not what the build wrote."""
-    from retriever_service.datastore import DatastoreError, verify
+    from retriever_service.datastore import DatastoreError, current_build, verify
 
     try:
-        report = verify(arguments.datastore, sample=arguments.sample, seed=arguments.seed)
+        report = verify(current_build(arguments.datastore), sample=arguments.sample, seed=arguments.seed)
     except DatastoreError as error:
         raise CommandError(str(error)) from error
     if arguments.json:

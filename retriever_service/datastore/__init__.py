@@ -1,6 +1,7 @@
 """What a datastore is on disk, and how the partitions of one are searched."""
 
 from retriever_service.datastore.codecs import CODECS
+from retriever_service.datastore.current import CURRENT_FILE, Mark, current_build, current_mark, other_keys, publish
 from retriever_service.datastore.entries import EntryBatch
 from retriever_service.datastore.errors import DatastoreError
 from retriever_service.datastore.fields import MAX_NPROBE
@@ -36,6 +37,7 @@ from retriever_service.datastore.writer import write_partition
 __all__ = [
     "CHECKSUM_FIELD",
     "CODECS",
+    "CURRENT_FILE",
     "FORMAT_VERSION",
     "MANIFEST_FILE",
     "MAX_NPROBE",
@@ -53,6 +55,7 @@ __all__ = [
     "FileRecord",
     "Inspection",
     "Manifest",
+    "Mark",
     "Neighbors",
     "PartitionInspection",
     "PartitionRecord",
@@ -65,8 +68,12 @@ __all__ = [
     "UnreachableRecallError",
     "VerificationReport",
     "assign_tokens",
+    "current_build",
+    "current_mark",
     "inspect",
     "manifest_checksum",
+    "other_keys",
+    "publish",
     "read_manifest",
     "save_routing",
     "save_token_table",

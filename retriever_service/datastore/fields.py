@@ -34,8 +34,8 @@ _CONTROLS = {"Cc", "Zl", "Zp"}
 """Unicode's categories of control characters, and of what separates lines and paragraphs."""
 
 
-def _plain_name(name: str) -> str:
-    # It must not lead outside the datastore's folder.
+def plain_name(name: str) -> str:
+    """`name`, which leads to nothing outside the folder it is looked up in; ValueError for any other."""
     if name in {"", ".", ".."} or PurePosixPath(name).name != name or "\\" in name or not name.isprintable():
         raise ValueError("must be a plain file name")
     return name
@@ -94,7 +94,7 @@ def _short(name: str, text: str) -> str:
         raise ValueError(f"{name} {error}") from error
 
 
-PlainName = Annotated[str, Field(max_length=_MAX_NAME), AfterValidator(_plain_name)]
+PlainName = Annotated[str, Field(max_length=_MAX_NAME), AfterValidator(plain_name)]
 Text = Annotated[str, BeforeValidator(_encodable), Field(max_length=_MAX_TEXT), AfterValidator(_without_controls)]
 Command = Annotated[str, BeforeValidator(_encodable), Field(max_length=_MAX_COMMAND), AfterValidator(_without_controls)]
 BuildId = Annotated[str, Field(min_length=1, max_length=_MAX_NAME), AfterValidator(_without_controls)]

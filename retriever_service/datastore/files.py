@@ -52,6 +52,15 @@ def replacing(path: Path) -> Iterator[Path]:
         beside.unlink(missing_ok=True)
 
 
+def sync_directory(directory: Path) -> None:
+    """Makes what was renamed in a folder outlast a crash of the machine; raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def read_bytes(path: Path) -> bytes:
     """A file's content; raises DatastoreError naming the file."""
     try:

@@ -66,12 +66,15 @@ class Collection:
         return retiring[0]
 
     def adopt(self, build: LoadedBuild) -> None:
-        """Makes a build the current one, at once; what it replaces answers for the grace period and is then freed."""
+        """Makes a build the current one, at once; what it replaces answers for the grace period and is then freed.
+
+        The same build opened anew answers for the one opened before it, too.
+        """
         replaced, self._current = self._current, build
         back = self._retiring.pop(build.build_id, None)
         if back is not None:
             back[1].cancel()
-        if replaced is not None and replaced is not build:
+        if replaced is not None and replaced.build_id != build.build_id:
             timer = asyncio.get_running_loop().call_later(self._grace_s, self._retire, replaced.build_id)
             self._retiring[replaced.build_id] = (replaced, timer)
 

@@ -59,8 +59,9 @@ class ServeConfig:
     """How to serve one or several datastores.
 
     Attributes:
-        datastore: folder of the collection called "default"; None where all are named.
-        collections: folders of the others, by name.
+        datastore: folder of the collection called "default": a build's, or a root whose `CURRENT` names one; None where
+            all are named.
+        collections: likewise of the others, by name.
         listen: "HOST:PORT"; an empty host is every interface, port 0 is any free port.
         partitions: the partitions to open, of every collection; None is all of them.
         search_threads: searches that run at the same time, 1 to 256.
@@ -70,6 +71,8 @@ class ServeConfig:
         access: who may call.
         metrics_listen: "HOST:PORT" where Prometheus may ask for numbers, over HTTP; None is nowhere.
         log_format: of the process's log, "text" or "json".
+        admin_listen: where the admin service listens, like `listen`; None is nowhere.
+        reload_interval_s: seconds between looks at `CURRENT`; 0 never looks.
         build_grace_s: seconds that a build goes on answering those who ask for it after another has replaced it.
         shutdown_grace_s: seconds running requests get to finish after SIGTERM.
         verify_checksums: hash every file before serving (sizes are always checked).
@@ -89,6 +92,8 @@ class ServeConfig:
     access: Access = field(default_factory=Access)
     metrics_listen: str | None = None
     log_format: str = "text"
+    admin_listen: str | None = None
+    reload_interval_s: float = 5.0
     build_grace_s: float = 60.0
     shutdown_grace_s: float = 10.0
     verify_checksums: bool = True
@@ -108,9 +113,11 @@ class ServeConfig:
             split_address(self.metrics_listen)
         if self.log_format not in LOG_FORMATS:
             raise ServeError(f"log_format is {quoted(self.log_format)}; it must be {' or '.join(LOG_FORMATS)}")
+        if self.admin_listen is not None:
+            split_address(self.admin_listen)
         _within("search_threads", self.search_threads, 1, _MAX_SEARCH_THREADS)
         _within("queue_size", self.queue_size, 1, _MAX_QUEUE_SIZE)
-        for name in ("build_grace_s", "shutdown_grace_s"):
+        for name in ("reload_interval_s", "build_grace_s", "shutdown_grace_s"):
             if not 0.0 <= getattr(self, name) <= _MAX_SECONDS:
                 raise ServeError(f"{name} is {getattr(self, name)}; it must be 0 to {_MAX_SECONDS:g} seconds")
         if self.partitions is not None:

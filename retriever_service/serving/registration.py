@@ -1,6 +1,6 @@
-"""Puts the service on a server, with a request that is no message read as None in place of an exception.
+"""Puts the services on their servers, with a request that is no message read as None in place of an exception.
 
-gRPC answers an exception of its deserialiser with UNKNOWN and logs a traceback, as if the server were at fault; the
+gRPC answers an exception of its deserialiser with UNKNOWN and logs a traceback, as if the server were at fault; a
 service answers None with INVALID_ARGUMENT. Knows names and message types, nothing of what they mean.
 """
 
@@ -13,10 +13,13 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
+from dresd.v1 import admin_pb2
 from dresd.v1 import retriever_pb2 as pb
+from retriever_service.serving.admin import AdminService
 from retriever_service.serving.service import RetrieverService
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Retriever"].full_name
+ADMIN_SERVICE_NAME = admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name
 
 M = TypeVar("M", bound=Message)
 
@@ -46,6 +49,22 @@ def register(service: RetrieverService, server: grpc.aio.Server) -> None:
         ),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
+
+
+def register_admin(service: AdminService, server: grpc.aio.Server) -> None:
+    """Makes the server answer the admin contract's two calls with the service's methods."""
+    # Any: as above.
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Reload": grpc.unary_unary_rpc_method_handler(
+            service.Reload, _message_or_none(admin_pb2.ReloadRequest), admin_pb2.ReloadResponse.SerializeToString
+        ),
+        "GetStatus": grpc.unary_unary_rpc_method_handler(
+            service.GetStatus,
+            _message_or_none(admin_pb2.GetStatusRequest),
+            admin_pb2.GetStatusResponse.SerializeToString,
+        ),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(ADMIN_SERVICE_NAME, handlers),))
 
 
 def _message_or_none(message: type[M]) -> Callable[[bytes], M | None]:

@@ -11,7 +11,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,17 +22,17 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from retriever_service.datastore import Datastore, DatastoreError
-from retriever_service.echo import echoed
 from retriever_service.serving import logs
 from retriever_service.serving.address import bind
+from retriever_service.serving.admin import AdminService
 from retriever_service.serving.background import in_thread
 from retriever_service.serving.collection import Collection, Collections
 from retriever_service.serving.config import DEFAULT_LISTEN, Limits, ServeConfig, split_address
 from retriever_service.serving.door import door
 from retriever_service.serving.errors import ServeError
-from retriever_service.serving.loaded_build import LoadedBuild
 from retriever_service.serving.meters import RequestMeter
-from retriever_service.serving.registration import SERVICE_NAME, register
+from retriever_service.serving.registration import ADMIN_SERVICE_NAME, SERVICE_NAME, register, register_admin
+from retriever_service.serving.reloading import Reloader
 from retriever_service.serving.search_pool import SearchPool
 from retriever_service.serving.service import RetrieverService
 
@@ -53,22 +53,26 @@ class RunningServer:
 
     Attributes:
         port: the port it listens on.
+        admin_port: the port the admin service listens on; None without one.
         metrics: shows its numbers; None if nobody is to see them.
     """
 
     def __init__(
         self,
-        server: grpc.aio.Server,
+        servers: Sequence[grpc.aio.Server],
         health_servicer: health.aio.HealthServicer,
         service: RetrieverService,
         pool: SearchPool,
-        port: int,
+        reloaders: Sequence[Reloader],
+        ports: tuple[int, int | None],
     ) -> None:
-        self._server = server
+        self._servers = servers
         self._health = health_servicer
         self._service = service
         self._pool = pool
-        self.port = port
+        self._reloaders = reloaders
+        self._watching: list[asyncio.Task[None]] = []
+        self.port, self.admin_port = ports
         self.metrics: MetricsPort | None = None
 
     @property
@@ -76,21 +80,29 @@ class RunningServer:
         """Where its numbers are shown over HTTP; None is nowhere."""
         return None if self.metrics is None else self.metrics.port
 
+    def watch(self, interval_s: float) -> None:
+        """From now on looks for other builds every `interval_s` seconds."""
+        self._watching = [asyncio.create_task(reloader.watch(interval_s)) for reloader in self._reloaders]
+
     async def stop(self, grace_s: float) -> None:
         """Turns health to NOT_SERVING, lets running requests finish for up to `grace_s` seconds, and stops.
 
         Called once. New requests are refused by the service from the start on.
         """
         deadline = time.monotonic() + grace_s
+        for watching in self._watching:
+            watching.cancel()
         await self._health.enter_graceful_shutdown()
         self._service.drain()
         idle = asyncio.create_task(self._service.idle())
         await asyncio.wait({idle}, timeout=grace_s)
         idle.cancel()
         # Watchers of health never end by themselves, so they are not worth the rest of the grace period.
-        # gRPC's server is stopped once: two `stop`s at a time may free it under each other and crash the process.
+        # gRPC's servers are stopped once: two `stop`s at a time may free one under each other and crash the process.
         last_words = min(deadline - time.monotonic(), _LAST_WORDS_S)
-        await self._server.stop(last_words if last_words > 0 else None)
+        await asyncio.gather(*(server.stop(last_words if last_words > 0 else None) for server in self._servers))
+        for reloader in self._reloaders:
+            reloader.close()
         self._pool.close()
         if self.metrics is not None:
             await in_thread(self.metrics.close)
@@ -101,46 +113,56 @@ async def start(config: ServeConfig, open_datastore: Callable[[Path], Datastore]
 
     Args:
         config: what to serve and how.
-        open_datastore: opens a folder, in a thread of its own; by default as the config says.
+        open_datastore: opens a build's folder, in a thread of its own; by default as the config says.
 
     Raises:
-        ServeError: the address cannot be listened on, or certificates, tokens or a datastore cannot be read.
+        ServeError: an address cannot be listened on, or certificates, tokens or a datastore cannot be read.
         DatastoreError: a datastore cannot be served.
     """
     opened = open_datastore or functools.partial(
         Datastore.open, partitions=config.partitions, verify_checksums=config.verify_checksums
     )
     meter = None if config.metrics_listen is None else RequestMeter()
-    interceptors, credentials = door(config.access, config.listen, meter)
     pool = SearchPool(config.search_threads, config.queue_size, _prepare_search_thread)
     collections = Collections(Collection(name, config.build_grace_s) for name in config.folders)
+    reloaders = [
+        Reloader(collection, config.folders[collection.name], opened, config.limits) for collection in collections
+    ]
     service = RetrieverService(pool, collections, config.connections.stream_age_s, meter)
     health_servicer = health.aio.HealthServicer()
     for name in ("", SERVICE_NAME, *map(health_name, config.folders)):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
-    # Without so_reuseport=0 a second server on the same port would start and take half of the connections.
-    server = grpc.aio.server(
-        interceptors=interceptors, options=[("grpc.so_reuseport", 0), *config.connections.options()]
-    )
-    register(service, server)
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    if config.access.reflection:
-        reflection.enable_server_reflection((SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
-    running = RunningServer(server, health_servicer, service, pool, bind(server, config.listen, credentials))
-    await server.start()
+
+    def add_services(server: grpc.aio.Server) -> None:
+        register(service, server)
+        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+
+    def add_admin(server: grpc.aio.Server) -> None:
+        register_admin(AdminService(collections, reloaders), server)
+
+    server, port = _bound(config, config.listen, meter, add_services, (SERVICE_NAME, health.SERVICE_NAME))
+    servers, admin_port = [server], None
+    if config.admin_listen is not None:
+        admin, admin_port = _bound(config, config.admin_listen, meter, add_admin, (ADMIN_SERVICE_NAME,))
+        servers.append(admin)
+    running = RunningServer(servers, health_servicer, service, pool, reloaders, (port, admin_port))
+    for each in servers:
+        await each.start()
     try:
         if meter is not None and config.metrics_listen is not None:
             running.metrics = _metrics_port(config.metrics_listen, meter, pool, collections, service)
-        for collection in collections:
-            await _load(collection, config.folders[collection.name], opened, config.limits)
-            await health_servicer.set(health_name(collection.name), health_pb2.HealthCheckResponse.SERVING)
+        for reloader in reloaders:
+            await reloader.load()
+            await health_servicer.set(health_name(reloader.collection.name), health_pb2.HealthCheckResponse.SERVING)
     except BaseException:
         await running.stop(0.0)
         raise
     for name in ("", SERVICE_NAME):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-    ports = {"port": running.port} | ({} if running.metrics_port is None else {"metrics_port": running.metrics_port})
-    logger.info("ready", extra={"fields": ports})
+    if config.reload_interval_s > 0.0:
+        running.watch(config.reload_interval_s)
+    ports = {"port": running.port, "admin_port": running.admin_port, "metrics_port": running.metrics_port}
+    logger.info("ready", extra={"fields": {name: port for name, port in ports.items() if port is not None}})
     return running
 
 
@@ -153,27 +175,28 @@ def _metrics_port(
     return MetricsPort(listen, [ServerMetrics(meter, pool, collections, lambda: service.open_streams)])
 
 
+def _bound(
+    config: ServeConfig,
+    listen: str,
+    meter: RequestMeter | None,
+    add_services: Callable[[grpc.aio.Server], None],
+    names: Sequence[str],
+) -> tuple[grpc.aio.Server, int]:
+    """A server that is not started yet, with the door that the config says, and its port."""
+    interceptors, credentials = door(config.access, listen, meter)
+    # Without so_reuseport=0 a second server on the same port would start and take half of the connections.
+    server = grpc.aio.server(
+        interceptors=interceptors, options=[("grpc.so_reuseport", 0), *config.connections.options()]
+    )
+    add_services(server)
+    if config.access.reflection:
+        reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
+    return server, bind(server, listen, credentials)
+
+
 def health_name(collection: str) -> str:
     """What a collection is called in grpc.health.v1."""
     return f"{SERVICE_NAME}/{collection}"
-
-
-async def _load(
-    collection: Collection, folder: Path, open_datastore: Callable[[Path], Datastore], limits: Limits
-) -> None:
-    try:
-        build = await in_thread(lambda: LoadedBuild(open_datastore(folder), limits))
-    except OSError as error:
-        raise ServeError(f"cannot read the datastore {echoed(folder)}: {error.strerror or error}") from error
-    collection.adopt(build)
-    logger.info(
-        "serving collection=%s build=%s entries=%d partition_numbers=%s of_partitions=%d",
-        collection.name,
-        build.build_id,
-        build.datastore.num_entries,
-        ",".join(map(str, build.datastore.served_partitions)),
-        len(build.datastore.manifest.partitions),
-    )
 
 
 def run(config: ServeConfig, open_datastore: Callable[[Path], Datastore] | None = None) -> int:
@@ -209,11 +232,17 @@ async def _serve(config: ServeConfig, open_datastore: Callable[[Path], Datastore
         await asyncio.wait({starting})
         return
     running = starting.result()
-    host, _ = split_address(config.listen)
-    print(f"dresd-retriever ready on {host or '0.0.0.0'}:{running.port}", flush=True)  # noqa: S104
+    if config.admin_listen is not None and running.admin_port is not None:
+        print(f"dresd-retriever admin on {_shown(config.admin_listen, running.admin_port)}", flush=True)
+    print(f"dresd-retriever ready on {_shown(config.listen, running.port)}", flush=True)
     await stopping
     logger.info("shutting down; running requests have %g s to finish", config.shutdown_grace_s)
     await running.stop(config.shutdown_grace_s)
+
+
+def _shown(listen: str, port: int) -> str:
+    host, _ = split_address(listen)
+    return f"{host or '0.0.0.0'}:{port}"  # noqa: S104
 
 
 def _prepare_search_thread() -> None:

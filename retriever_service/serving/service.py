@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
@@ -23,18 +23,17 @@ from retriever_service.serving.call_log import RefusalLog, enter
 from retriever_service.serving.collection import Collection, Collections
 from retriever_service.serving.messages import response_message, token_table_messages
 from retriever_service.serving.meters import RequestMeter
+from retriever_service.serving.refusals import abort, message_of
 from retriever_service.serving.search_pool import ExpiredError, QueueFullError, SearchPool
 from retriever_service.serving.stream import AnswerStream
 from retriever_service.serving.validation import RefusedError, check
 
 if TYPE_CHECKING:
-    # Any: one alias for the contexts of five methods, whose messages the generated base class already types.
-    Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+    from retriever_service.serving.refusals import Context
+
     Stream: TypeAlias = AnswerStream[pb.RetrieveStreamRequest | None, pb.RetrieveStreamResponse]
 
 logger = logging.getLogger(__name__)
-
-M = TypeVar("M")
 
 
 class RetrieverService(pb_grpc.RetrieverServicer):
@@ -107,7 +106,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
     async def GetInfo(self, request: pb.GetInfoRequest | None, context: Context) -> pb.GetInfoResponse:  # noqa: N802
         """The handshake: what this server serves and what a request to it may ask for."""
         try:
-            return self._collection(_message(request).collection).build("").info
+            return self._collection(message_of(request).collection).build("").info
         except RefusedError as refused:
             await self._abort(context, refused)
 
@@ -118,7 +117,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
     ) -> pb.GetReducerResponse:
         """The reducer's file."""
         try:
-            message = _message(request)
+            message = message_of(request)
             return self._collection(message.collection).build(message.build_id).reducer
         except RefusedError as refused:
             await self._abort(context, refused)
@@ -130,7 +129,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
     ) -> AsyncIterator[pb.GetTokenTableResponse]:
         """The token table's file in parts."""
         try:
-            message = _message(request)
+            message = message_of(request)
             build = self._collection(message.collection).build(message.build_id)
             content, sha256 = build.token_table, build.token_table_sha256
             del build  # a caller that reads slowly must not keep it
@@ -146,7 +145,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         with self._open_call():
             try:
                 deadline = None if remaining is None else time.monotonic() + remaining
-                return await self._answer("Retrieve", _message(request), deadline)
+                return await self._answer("Retrieve", message_of(request), deadline)
             except RefusedError as refused:
                 await self._abort(context, refused)
 
@@ -179,7 +178,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
             await self._abort(context, _draining())
 
     async def _answer_streamed(self, request: pb.RetrieveStreamRequest | None) -> pb.RetrieveStreamResponse:
-        message = _message(request)
+        message = message_of(request)
         deadline = time.monotonic() + message.timeout_us / 1e6 if message.timeout_us else None
         try:
             response = await self._answer("RetrieveStream", message.request, deadline)
@@ -255,18 +254,12 @@ class RetrieverService(pb_grpc.RetrieverServicer):
     async def _abort(self, context: Context, refused: RefusedError) -> NoReturn:
         enter(context)
         self._refusals.refused(refused.code, refused.message)
-        await context.abort(refused.code, refused.message)
+        await abort(context, refused)
 
     def _collection(self, name: str) -> Collection:
         if self._draining:
             raise _draining()
         return self._collections.find(name)
-
-
-def _message(request: M | None) -> M:
-    if request is None:
-        raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "the request is not a message of this call's type")
-    return request
 
 
 def _draining() -> RefusedError:

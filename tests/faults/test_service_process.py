@@ -82,13 +82,14 @@ def test_callers_that_leave_with_answers_unread_are_no_faults(built: BuiltDatast
 
 LOADS_FOR_EVER = """
 import sys, threading
+from pathlib import Path
 from retriever_service.serving.server import ServeConfig, run
 
 def open_datastore(folder):
     print("loading", flush=True)
     threading.Event().wait()
 
-sys.exit(run(ServeConfig("nowhere", listen="127.0.0.1:0"), open_datastore))
+sys.exit(run(ServeConfig(Path("nowhere"), listen="127.0.0.1:0"), open_datastore))
 """
 
 
