@@ -7,6 +7,7 @@ the folder. A second run finds the finished folder and only prints it.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import subprocess
@@ -80,6 +81,7 @@ def prepare() -> Path:
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print(prepare())
     return 0
 

@@ -7,6 +7,7 @@ every figure in this repository is measured on are those weights, dequantised. P
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import subprocess
@@ -73,6 +74,7 @@ def prepare(cache: Path) -> Path:
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print(prepare(cache_folder()))
     return 0
 

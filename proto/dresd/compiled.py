@@ -6,7 +6,9 @@ Knows numba, not what the functions do.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
+from pathlib import Path
 from pickle import PickleError
 
 import numba
@@ -23,11 +25,26 @@ def njit(function=None, **options):
     if function is None:
         return lambda decorated: njit(decorated, **options)
     try:
-        compiled = numba.njit(cache=True, nogil=True, **options)(function)
+        compiled = numba.njit(cache=_has_place(function), nogil=True, **options)(function)
     except RuntimeError:
         compiled = numba.njit(nogil=True, **options)(function)
     _COMPILED.append(compiled)
     return compiled
+
+
+def _has_place(function) -> bool:
+    """Whether numba would keep machine code in a folder that is meant for it.
+
+    For a user without a home it would make one that is called "~", wherever the program was started.
+    """
+    if numba.config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME"):
+        return True
+    try:
+        Path.home()
+    except RuntimeError:
+        beside = Path(function.__code__.co_filename).parent / "__pycache__"
+        return os.access(beside if beside.exists() else beside.parent, os.W_OK)
+    return True
 
 
 def warm(call_everything: Callable[[], object]) -> None:

@@ -6,7 +6,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import pytest
+
+HOMELESS = """
+import os, sys
+from dresd.compiled import njit
+os.setgid(54321)
+os.setuid(54321)
+os.chdir(sys.argv[1])
+sys.path.insert(0, "source")
+import compiled_here
+print(compiled_here.one.__name__)
+"""
 DRAFT = """
 from decoder_client.drafting import MixtureDrafter
 MixtureDrafter(vocab_size=8)
@@ -30,3 +43,24 @@ def test_damaged_machine_code_is_compiled_again(tmp_path: Path) -> None:
     again = draft()
     assert again.stdout == "drafts\n", again.stderr
     assert "compiling at every start" in again.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be nobody")
+@pytest.mark.parametrize("place", ["", "NUMBA_CACHE_DIR"])
+def test_a_user_without_a_home_gets_no_folder_that_is_called_tilde(place: str) -> None:
+    left_out = ("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "DRESD_CACHE")
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        source = Path(folder) / "source"
+        source.mkdir(0o755)
+        (source / "compiled_here.py").write_text(
+            "from dresd.compiled import njit\n\n\n@njit\ndef one():\n    return 1\n", "utf-8"
+        )
+        if place:
+            environment[place] = f"{folder}/machine code"
+        done = subprocess.run(
+            [sys.executable, "-c", HOMELESS, folder], env=environment, check=False, capture_output=True, text=True
+        )
+        assert done.stdout == "one\n", done.stderr
+        assert sorted(path.name for path in Path(folder).iterdir()) == [*(["machine code"] if place else []), "source"]
