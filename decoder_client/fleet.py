@@ -66,6 +66,12 @@ class Fleet:
         return self._handshake
 
     @property
+    def servers(self) -> tuple[str, ...]:
+        """The addresses listed now."""
+        with self._changed:
+            return tuple(self._servers)
+
+    @property
     def trouble(self) -> str:
         """Why no server is asked at the moment, for people; "" while one is."""
         with self._changed:

@@ -131,6 +131,11 @@ class RetrieverClient:
         return None if self._fleet is None else self._fleet.handshake
 
     @property
+    def servers(self) -> tuple[str, ...]:
+        """The addresses of the servers known, those that are left alone included."""
+        return () if self._fleet is None else self._fleet.servers
+
+    @property
     def stats(self) -> RetrieverStats:
         """What happened to the calls so far."""
         return self._recorder.snapshot()

@@ -26,6 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--partitions", type=_numbers, metavar="N,M", help="the partitions to serve, by number; default: all"
     )
     parser.add_argument(
+        "--peers", metavar="LIST",
+        help="the other servers, which other partitions are asked for: HOST:PORT,HOST:PORT or dns:///NAME:PORT or "
+        "file:PATH; default: none",
+    )  # fmt: skip
+    parser.add_argument(
         "--search-threads", type=whole_number, metavar="N", help="searches at the same time; default: one a core"
     )
     parser.add_argument("--queue-size", type=whole_number, metavar="N", help="searches that may wait; default: 64")
@@ -58,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     names = {"reload_interval": "reload_interval_s", "build_grace": "build_grace_s"}
     chosen = {
         names.get(name, name): value
-        for name in ("listen", "admin_listen", "partitions", "search_threads", "queue_size", *names)
+        for name in ("listen", "admin_listen", "partitions", "peers", "search_threads", "queue_size", *names)
         if (value := getattr(arguments, name)) is not None
     }
     try:

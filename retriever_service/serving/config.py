@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dresd.addresses import AddressError, Discovery
 from retriever_service.echo import echoed, quoted
 from retriever_service.serving.access import Access
 from retriever_service.serving.connections import ConnectionLimits
@@ -64,6 +65,8 @@ class ServeConfig:
         collections: likewise of the others, by name.
         listen: "HOST:PORT"; an empty host is every interface, port 0 is any free port.
         partitions: the partitions to open, of every collection; None is all of them.
+        peers: where the other servers of this service are, as for `Discovery`; what is not served here is passed on to
+            them. None passes nothing on.
         search_threads: searches that run at the same time, 1 to 256.
         queue_size: searches that may wait for a thread, 1 to 65,536; one more is refused with RESOURCE_EXHAUSTED.
         limits: what one request may ask for.
@@ -85,6 +88,7 @@ class ServeConfig:
     collections: Mapping[str, Path] = field(default_factory=dict)
     listen: str = DEFAULT_LISTEN
     partitions: Collection[int] | None = None
+    peers: str | None = None
     search_threads: int = field(default_factory=lambda: min(os.cpu_count() or 1, _MAX_SEARCH_THREADS))
     queue_size: int = 64
     limits: Limits = field(default_factory=Limits)
@@ -115,6 +119,11 @@ class ServeConfig:
             raise ServeError(f"log_format is {quoted(self.log_format)}; it must be {' or '.join(LOG_FORMATS)}")
         if self.admin_listen is not None:
             split_address(self.admin_listen)
+        if self.peers is not None:
+            try:
+                Discovery(self.peers)
+            except AddressError as error:
+                raise ServeError(f"peers: {echoed(error)}") from error
         _within("search_threads", self.search_threads, 1, _MAX_SEARCH_THREADS)
         _within("queue_size", self.queue_size, 1, _MAX_QUEUE_SIZE)
         for name in ("reload_interval_s", "build_grace_s", "shutdown_grace_s"):

@@ -6,7 +6,10 @@ import hashlib
 from collections.abc import Iterator
 from importlib.metadata import version
 
-from dresd.draft_tree import DraftTree
+import numpy as np
+
+from dresd.draft_tree import ROOT, DraftTree
+from dresd.path_merging import merge_trees
 from dresd.v1 import retriever_pb2 as pb
 from retriever_service.datastore import Datastore, DraftBatch
 from retriever_service.serving.config import Limits
@@ -83,6 +86,37 @@ def response_message(build_id: str, current_build_id: str, batch: DraftBatch, qu
     )
     response.trees.extend(_tree_message(*each) for each in described)
     return response
+
+
+def merged_tree(ours: pb.DraftTree, theirs: pb.DraftTree, max_nodes: int) -> pb.DraftTree:
+    """The tree of two servers' neighbours of one query; `ours` alone where `theirs` is no tree."""
+    if not (ours.neighbors or ours.sparse_neighbors):
+        return theirs
+    tree = _tree_of(theirs)
+    if tree is None or not (theirs.neighbors or theirs.sparse_neighbors):
+        return ours
+    mine = _tree_of(ours)
+    merged = tree if mine is None else merge_trees([mine, tree], max_nodes)
+    return _tree_message(
+        merged,
+        [ours.dense_total_mass + theirs.dense_total_mass, ours.sparse_total_mass + theirs.sparse_total_mass],
+        [ours.neighbors + theirs.neighbors, ours.sparse_neighbors + theirs.sparse_neighbors],
+        max((each.best_similarity for each in (ours, theirs) if each.neighbors), default=0.0),
+        max(ours.longest_match, theirs.longest_match),
+    )
+
+
+def _tree_of(message: pb.DraftTree) -> DraftTree | None:
+    """None where the message, another server's, is no tree."""
+    count = len(message.tokens)
+    sparse = message.sparse_masses or [0.0] * count
+    if not count == len(message.parents) == len(message.dense_masses) == len(sparse):
+        return None
+    parents = np.array(message.parents, np.int64) + ROOT  # 0 on the wire is the root
+    if not (parents < np.arange(count)).all():
+        return None
+    masses = np.stack([np.array(message.dense_masses, np.float64), np.array(sparse, np.float64)], axis=1)
+    return DraftTree(np.array(message.tokens, np.int64).astype(np.int32), parents.astype(np.int32), masses)
 
 
 def _tree_message(

@@ -21,6 +21,8 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from dresd.addresses import Discovery
+from dresd.peer_access import PeerAccess, PeerAccessError
 from retriever_service.datastore import Datastore, DatastoreError
 from retriever_service.serving import logs
 from retriever_service.serving.address import bind
@@ -30,7 +32,9 @@ from retriever_service.serving.collection import Collection, Collections
 from retriever_service.serving.config import DEFAULT_LISTEN, Limits, ServeConfig, split_address
 from retriever_service.serving.door import door
 from retriever_service.serving.errors import ServeError
+from retriever_service.serving.forwarding import Forwarding
 from retriever_service.serving.meters import RequestMeter
+from retriever_service.serving.peers import Peers
 from retriever_service.serving.registration import ADMIN_SERVICE_NAME, SERVICE_NAME, register, register_admin
 from retriever_service.serving.reloading import Reloader
 from retriever_service.serving.search_pool import SearchPool
@@ -103,6 +107,7 @@ class RunningServer:
         await asyncio.gather(*(server.stop(last_words if last_words > 0 else None) for server in self._servers))
         for reloader in self._reloaders:
             reloader.close()
+        await self._service.close()
         self._pool.close()
         if self.metrics is not None:
             await in_thread(self.metrics.close)
@@ -128,7 +133,7 @@ async def start(config: ServeConfig, open_datastore: Callable[[Path], Datastore]
     reloaders = [
         Reloader(collection, config.folders[collection.name], opened, config.limits) for collection in collections
     ]
-    service = RetrieverService(pool, collections, config.connections.stream_age_s, meter)
+    service = RetrieverService(pool, collections, config.connections.stream_age_s, meter, _forwarding(config))
     health_servicer = health.aio.HealthServicer()
     for name in ("", SERVICE_NAME, *map(health_name, config.folders)):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -192,6 +197,16 @@ def _bound(
     if config.access.reflection:
         reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
     return server, bind(server, listen, credentials)
+
+
+def _forwarding(config: ServeConfig) -> Forwarding | None:
+    if config.peers is None:
+        return None
+    try:
+        access = PeerAccess.from_environment()
+    except PeerAccessError as error:
+        raise ServeError(str(error)) from error
+    return Forwarding(Peers(Discovery(config.peers), access, list(config.folders)))
 
 
 def health_name(collection: str) -> str:

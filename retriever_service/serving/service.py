@@ -21,12 +21,14 @@ from retriever_service.datastore import DatastoreError, DraftBatch
 from retriever_service.echo import echoed
 from retriever_service.serving.call_log import RefusalLog, enter
 from retriever_service.serving.collection import Collection, Collections
+from retriever_service.serving.forwarding import Forwarding
+from retriever_service.serving.loaded_build import LoadedBuild
 from retriever_service.serving.messages import response_message, token_table_messages
 from retriever_service.serving.meters import RequestMeter
 from retriever_service.serving.refusals import abort, message_of
 from retriever_service.serving.search_pool import ExpiredError, QueueFullError, SearchPool
 from retriever_service.serving.stream import AnswerStream
-from retriever_service.serving.validation import RefusedError, check
+from retriever_service.serving.validation import Queries, RefusedError, check
 
 if TYPE_CHECKING:
     from retriever_service.serving.refusals import Context
@@ -42,6 +44,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
     Args:
         pool: runs the searches; the service does not close it.
         collections: whose current builds may be replaced at any time.
+        forwarding: passes on what is not served here; None answers without it. The service closes it.
         stream_age_s: when a stream ends by itself, with OK once what it has read is answered; None for never.
         meter: counts retrieve requests.
     """
@@ -52,12 +55,14 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         collections: Collections,
         stream_age_s: float | None = None,
         meter: RequestMeter | None = None,
+        forwarding: Forwarding | None = None,
     ) -> None:
         self._pool = pool
         self._collections = collections
         self._stream_age_s = stream_age_s
         self._meter = meter
         self._refusals = RefusalLog(logger)
+        self._forwarding = forwarding
         self._draining = False
         self._streams: set[Stream] = set()
         self._open_calls = 0
@@ -78,6 +83,11 @@ class RetrieverService(pb_grpc.RetrieverServicer):
     def open_streams(self) -> int:
         """RetrieveStream calls being answered."""
         return len(self._streams)
+
+    async def close(self) -> None:
+        """Passes nothing on any more; called once, when no request is being answered."""
+        if self._forwarding is not None:
+            await self._forwarding.close()
 
     @contextlib.contextmanager
     def _open_call(self) -> Iterator[None]:
@@ -211,6 +221,34 @@ class RetrieverService(pb_grpc.RetrieverServicer):
     ) -> pb.RetrieveResponse:
         build = collection.build(request.build_id)
         queries = check(request, build.served)
+        away = (
+            None
+            if self._forwarding is None
+            else self._forwarding.begin(collection.name, build, request, queries, deadline)
+        )
+        build.in_flight += 1
+        try:
+            batch, waited = await self._search_here(build, queries, deadline)
+            response = response_message(build.build_id, collection.build("").build_id, batch, waited)
+            if away is not None:
+                await away.merge_into(response)
+        finally:
+            build.in_flight -= 1
+            if away is not None:
+                away.cancel()
+        coverage = response.coverage
+        if request.require_full_coverage and coverage.partitions_answered < coverage.partitions_asked:
+            raise RefusedError(
+                grpc.StatusCode.UNAVAILABLE,
+                f"require_full_coverage: {coverage.partitions_answered} of the {coverage.partitions_asked} partitions "
+                "asked answered; ask again later, or for a partial answer",
+            )
+        return response
+
+    async def _search_here(
+        self, build: LoadedBuild, queries: Queries, deadline: float | None
+    ) -> tuple[DraftBatch, float]:
+        """The drafts, and the seconds they waited in the queue."""
 
         def search() -> DraftBatch:
             return build.datastore.draft(
@@ -227,9 +265,8 @@ class RetrieverService(pb_grpc.RetrieverServicer):
                 partitions=queries.partitions,
             )
 
-        build.in_flight += 1
         try:
-            batch, waited = await self._pool.run(search, deadline)
+            return await self._pool.run(search, deadline)
         except QueueFullError:
             raise RefusedError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED, "the search queue is full; ask less often or of another server"
@@ -241,15 +278,6 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         except (DatastoreError, RuntimeError, ValueError, LookupError, OSError, MemoryError) as error:
             logger.exception("a search failed")
             raise RefusedError(grpc.StatusCode.INTERNAL, f"the search failed: {echoed(error)}") from error
-        finally:
-            build.in_flight -= 1
-        if request.require_full_coverage and batch.partitions_answered < batch.partitions_asked:
-            raise RefusedError(
-                grpc.StatusCode.UNAVAILABLE,
-                f"require_full_coverage: {batch.partitions_answered} of the {batch.partitions_asked} partitions asked "
-                "answered; ask again later, or for a partial answer",
-            )
-        return response_message(build.build_id, collection.build("").build_id, batch, waited)
 
     async def _abort(self, context: Context, refused: RefusedError) -> NoReturn:
         enter(context)

@@ -20,10 +20,14 @@ ALL = 10_000
 
 
 @contextmanager
-def fleet(built: BuiltDatastore, shares: Sequence[Sequence[int]]) -> Iterator[list[ServerThread]]:
+def fleet(
+    built: BuiltDatastore, shares: Sequence[Sequence[int]], *, peers: str | None = None
+) -> Iterator[list[ServerThread]]:
     """A server for each share: the partitions that it serves."""
     with ExitStack() as stack:
-        yield [stack.enter_context(serving(local_config(built.path, partitions=share))) for share in shares]
+        yield [
+            stack.enter_context(serving(local_config(built.path, partitions=share, peers=peers))) for share in shares
+        ]
 
 
 def addresses_of(servers: Sequence[ServerThread]) -> str:
