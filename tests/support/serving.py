@@ -109,6 +109,16 @@ def local_config(path: Path, **options: object) -> ServeConfig:
     return ServeConfig(path, listen="127.0.0.1:0", search_threads=2, **options)  # type: ignore[arg-type]
 
 
+# SIGHUP is ignored where tests run under nohup. Set here and not before the program begins: then the process would be
+# forked with gRPC's threads in it, and now and then dies of them.
+_SERVE = """
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+from retriever_service.cli import main
+sys.exit(main())
+"""
+
+
 class ServerProcess:
     """`dresd-retriever serve` as a process."""
 
@@ -120,12 +130,11 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "retriever_service.cli", "serve", str(datastore), "--listen", listen, *arguments],
+            [sys.executable, "-c", _SERVE, "serve", str(datastore), "--listen", listen, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # ignored where tests run under nohup
         )
 
     def ready(self) -> str:
