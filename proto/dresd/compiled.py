@@ -5,6 +5,7 @@ Knows numba, not what the functions do.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 from collections.abc import Callable
@@ -32,7 +33,7 @@ def njit(function=None, **options):
     return compiled
 
 
-def _has_place(function) -> bool:
+def _has_place(function: Callable[..., object]) -> bool:
     """Whether numba would keep machine code in a folder that is meant for it.
 
     For a user without a home it would make one that is called "~", wherever the program was started.
@@ -42,7 +43,7 @@ def _has_place(function) -> bool:
     try:
         Path.home()
     except RuntimeError:
-        beside = Path(function.__code__.co_filename).parent / "__pycache__"
+        beside = Path(inspect.getfile(function)).parent / "__pycache__"
         return os.access(beside if beside.exists() else beside.parent, os.W_OK)
     return True
 
