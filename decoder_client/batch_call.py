@@ -106,6 +106,8 @@ class BatchCall:
                 complete = False
                 continue
             replica.connection.succeeded()
+            if response.current_build_id:
+                replica.connection.is_outdated(response.current_build_id)
             asked += response.coverage.partitions_asked
             answered += response.coverage.partitions_answered
         return Drafts(drafts, Coverage(asked, answered)) if complete else None

@@ -68,6 +68,7 @@ class ServerConnection:
         self._connected: Connected | None = None
         self._links: set[RetrieveLink] = set()  # all not closed yet: in use, dialling, given up
         self._was_connected = False
+        self._outdated = False
         self._error: RetrieverError | None = None
         self._trouble = ""
         self._complained_s: dict[str, float] = {}
@@ -99,6 +100,14 @@ class ServerConnection:
         """The server answered."""
         with self._changed:
             self._breaker.success()
+
+    def is_outdated(self, build_id: str) -> None:
+        """The server has taken up another build; hands are shaken again while it still answers for the old one."""
+        connected = self._connected
+        if connected is not None and connected.handshake.build_id != build_id:
+            with self._changed:
+                self._outdated = True
+                self._changed.notify_all()
 
     def failed(self, link: RetrieveLink, reason: str, *, at_once: bool = False) -> None:
         """Counts a failure of `link`; leaves the server alone if there were enough of them."""
@@ -142,8 +151,8 @@ class ServerConnection:
             else:
                 self._adopt(connected)
             self._on_change()
+            self._stay_connected()
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._connected is None)
                 given_up = [] if self._closed else list(self._links)
                 pause = self._breaker.pause_s()
             for link in given_up:
@@ -151,6 +160,35 @@ class ServerConnection:
             with self._changed:
                 if self._changed.wait_for(lambda: self._closed, pause):
                     return
+
+    def _stay_connected(self) -> None:
+        """Returns when the server must be left alone, or the connection is closed."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._connected is None or self._outdated)
+                connected, self._outdated = self._connected, False
+            if connected is None:
+                return
+            try:
+                handshake = self._shake_hands(connected.link)
+            except RetrieverError as error:
+                self.failed(connected.link, str(error), at_once=True)
+                continue
+            with self._changed:
+                if self._connected is connected:
+                    self._connected = Connected(connected.link, handshake)
+            self._on_change()
+
+    def _shake_hands(self, link: RetrieveLink) -> Handshake:
+        return shake_hands(
+            link.stub,
+            self.address,
+            self._identity,
+            collection=self._config.collection,
+            timeout_s=self._config.connect_timeout_s,
+            require_same_weights=self._config.require_same_weights,
+            known=self._known(),
+        )
 
     def _still_down(self, error: RetrieverError) -> None:
         reason = str(error)
@@ -182,15 +220,7 @@ class ServerConnection:
                 raise RetrieverError("this retriever client is closed")
             self._links.add(link)
         try:
-            handshake = shake_hands(
-                link.stub,
-                self.address,
-                self._identity,
-                collection=config.collection,
-                timeout_s=config.connect_timeout_s,
-                require_same_weights=config.require_same_weights,
-                known=self._known(),
-            )
+            handshake = self._shake_hands(link)
             link.open_stream()
         except RetrieverError:
             self._discard(link)

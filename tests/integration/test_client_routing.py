@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from tests.support.serving import (
     servable_datastore,
     serving,
 )
+from tests.support.swapping import Admin, root_of_builds, swapping_config
 
 PARTITIONS = 4
 
@@ -297,3 +299,30 @@ def test_closing_a_client_of_many_servers_leaves_no_thread(built: BuiltDatastore
             assert asked_of(client, built, rows) is not None
         names = {"dresd-keeper", "dresd-retrieve", "dresd-discovery"}
         eventually(lambda: not names & {thread.name for thread in threading.enumerate()})
+
+
+@pytest.mark.parametrize("shares", [[[0, 1, 2, 3]], [[0, 1], [2, 3]]])
+def test_a_swapped_build_is_taken_up_while_the_old_one_still_answers(tmp_path: Path, shares: list[list[int]]):
+    root = root_of_builds(
+        tmp_path / "root", one={"num_partitions": PARTITIONS}, two={"num_partitions": PARTITIONS, "seed": 1}
+    )
+    with ExitStack() as stack:
+        servers = [stack.enter_context(serving(swapping_config(root.path, partitions=share))) for share in shares]
+        client = stack.enter_context(client_of(addresses_of(servers)))
+        client.connect(IDENTITY)
+        rows = list(range(20))
+        root.publish("two")
+        for server in servers:
+            assert asked_of(client, root.builds["one"], rows) is not None
+            with Admin(server) as admin:
+                admin.reload()
+
+        def is_followed() -> bool:
+            assert asked_of(client, root.builds["one"], rows) is not None
+            return client.handshake.build_id == "two"
+
+        eventually(is_followed)
+        eventually(lambda: asked_of(client, root.builds["two"], rows).coverage.is_full)
+        assert client.handshake.reducer.sha256 == root.builds["two"].manifest.key_recipe.reducer_hash
+        assert (client.stats.failed, client.stats.late, client.stats.skipped) == (0, 0, 0)
+        assert client.stats.reconnects == 0
