@@ -16,6 +16,7 @@ from decoder_client.commands.evaluation_options import (
     print_tables,
     set_threads,
     settings_of,
+    warned_of_known,
     write_results,
 )
 from dresd.argument_types import at_least, some_path
@@ -54,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     from decoder_client.evaluation.prompts import read_prompts
     from decoder_client.evaluation.results import BENCH
     from decoder_client.evaluation.tables import prompt_header, prompt_lines
+    from decoder_client.evaluation.token_records import TokenRecord
     from decoder_client.pass_cost import pass_cost
     from decoder_client.target_model import load_target_model
 
@@ -80,6 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             on_prompt=show,
         )
+        answers = {one.answer.prompt: one.answer.tokens or () for one in measurements}
+        records = [TokenRecord(prompt.name, prompt.tokens, answers[prompt.name]) for prompt in prompts]
         curve = resources.measured_cost_curve
         results = assemble(
             BENCH,
@@ -89,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
             store=resources.store_info,
             settings=settings_of(arguments),
             cost_curve=[] if curve is None else cost_points(curve),
-            notes=resources.notes,
+            notes=[*warned_of_known(records, arguments, resources), *resources.notes],
         )
     # Before the table, so that a terminal that cannot show it costs no measurement.
     write_results(results, arguments)

@@ -6,6 +6,7 @@ Imports nothing heavy, so that `--help` and wrong usage answer at once.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
     from decoder_client.evaluation.methods import Method
     from decoder_client.evaluation.resources import Resources
     from decoder_client.evaluation.results import Results, Setting
+    from decoder_client.evaluation.token_records import TokenRecord
     from decoder_client.retriever import RetrieverClient
     from decoder_client.target_model import TargetModel
+
+logger = logging.getLogger(__name__)
 
 MAX_NODES = 1024
 
@@ -169,6 +173,18 @@ def _connected(arguments: argparse.Namespace, target: TargetModel) -> RetrieverC
         client.close()
         raise
     return client
+
+
+def warned_of_known(records: Sequence[TokenRecord], arguments: argparse.Namespace, resources: Resources) -> list[str]:
+    """Warns if answers are those that the store was built from; the warning again, for the results."""
+    from decoder_client.evaluation.seen_before import seen_before
+
+    datastore = None if arguments.datastore is None else resources.datastore
+    warning = seen_before(records, datastore, arguments.corpus, vocab_size=resources.identity.vocab_size)
+    if warning is None:
+        return []
+    logger.warning("%s", warning)
+    return [warning]
 
 
 def settings_of(arguments: argparse.Namespace) -> dict[str, Setting]:

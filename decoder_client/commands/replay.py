@@ -15,6 +15,7 @@ from decoder_client.commands.evaluation_options import (
     set_threads,
     settings_of,
     status_line,
+    warned_of_known,
     write_results,
 )
 from dresd.argument_types import some_path
@@ -62,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise EvaluationError(f"{record.name} of {str(arguments.traces)!r} is longer than the model's window.")
     show = status_line()
     with opened_resources(arguments, target, methods, lambda: curve or pass_cost(target)) as resources:
+        known = warned_of_known(records, arguments, resources)
         traces = load_traces(
             records, target, cache_folder(), on_trace=lambda done: show(f"forward passes: {done} of {len(records)}")
         )
@@ -86,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
             store=resources.store_info,
             settings=settings_of(arguments),
             cost_curve=[] if curve is None else cost_points(curve),
-            notes=[*resources.notes, *foreign],
+            notes=[*known, *resources.notes, *foreign],
         )
     write_results(results, arguments)
     print_tables(results)
