@@ -29,7 +29,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltDatastore:
 
 def client_of(address: str, **changes: object) -> RetrieverClient:
     quick = {"deadline_ms": 100.0, "connect_timeout_s": 2.0, "retry_base_s": 0.01, "retry_max_s": 0.05}
-    return RetrieverClient(RetrieverConfig(address, **{**quick, **changes}))  # type: ignore[arg-type]
+    return RetrieverClient(RetrieverConfig(address, **{**quick, **changes}))
 
 
 def ask(client: RetrieverClient, built: BuiltDatastore) -> Drafts | None:

@@ -131,7 +131,7 @@ def test_equal_builds_are_equal_and_the_options_count(model_of: Callable[[str], 
 
     def built(name: str, **options: object) -> Manifest:
         return build(
-            BuildConfig(model=str(model_of("llama")), corpus=(corpus,), out=tmp_path / name, dims=8, **options)  # type: ignore[arg-type]
+            BuildConfig(model=str(model_of("llama")), corpus=(corpus,), out=tmp_path / name, dims=8, **options)
         )
 
     first = built("first")
@@ -154,7 +154,7 @@ def test_the_models_own_answers_are_stored_and_can_be_read_again(
             respond=True,
             max_new_tokens=20,
             answers_out=answers,
-            **options,  # type: ignore[arg-type]
+            **options,
         )
     )
     target = load_target_model(model_of("qwen3"), device="cpu")
@@ -166,7 +166,7 @@ def test_the_models_own_answers_are_stored_and_can_be_read_again(
         likely = target.logits(target.hidden_states(ids, torch.ones_like(ids))[0]).argmax(-1).tolist()
         assert line["response_ids"] == likely[len(line["prompt_ids"]) - 1 : -1]
         assert line["response"] == target.decode(line["response_ids"])
-    again = build(BuildConfig(corpus=(answers,), out=tmp_path / "again", **options))  # type: ignore[arg-type]
+    again = build(BuildConfig(corpus=(answers,), out=tmp_path / "again", **options))
     assert again.build_id == responded.build_id
 
 

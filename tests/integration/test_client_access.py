@@ -74,7 +74,7 @@ def all_of(folder: Path, **changes: object) -> PeerAccess:
         "server_name": NAME,
         "token_file": folder / "token",
     }
-    return PeerAccess(**{**access, **changes})  # type: ignore[arg-type]
+    return PeerAccess(**{**access, **changes})
 
 
 def test_certificates_and_a_token_open_every_call(

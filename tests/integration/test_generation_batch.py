@@ -226,7 +226,7 @@ def plain_pass(target: TargetModel, text: list[int]) -> tuple[torch.Tensor, torc
 
 def check_likely(target: TargetModel, text: list[int], begin: int, likely: object, paths: list[list[int]]) -> None:
     """`likely` must say what follows the text's first `begin` tokens and each path."""
-    assert len(likely.contexts) == len(paths)  # type: ignore[attr-defined]
+    assert len(likely.contexts) == len(paths)
     for row, path in enumerate(paths):
         whole = [*text[:begin], *path]
         expected = plain_pass(target, whole)[1][-1]

@@ -67,7 +67,7 @@ class HostileRetriever(FakeRetriever):
 
     def retrieve(self, *arguments: object, **settings: object) -> list[SimpleNamespace] | None:
         self.down = self._random.random() < 0.2
-        answer = super().retrieve(*arguments, **settings)  # type: ignore[arg-type]
+        answer = super().retrieve(*arguments, **settings)
         if self._random.random() < 0.2:
             self._rebuild()
         return answer
@@ -92,7 +92,7 @@ def mixture(
     text: list[int], *, retriever: bool = True, budget: NodeBudget | None = None, **config: object
 ) -> AnyDrafter:
     source = HostileRetriever(text) if retriever else None
-    settings = MixtureConfig(**config)  # type: ignore[arg-type]
+    settings = MixtureConfig(**config)
     return any_drafter(MixtureDrafter(source, vocab_size=VOCAB, config=settings, budget=budget))
 
 

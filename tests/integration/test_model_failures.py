@@ -229,4 +229,4 @@ def test_weights_that_are_no_numbers_are_one_sentence(
     weights["model.norm.weight"][0] = value
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(DecoderError, match=r"NaN.*damaged"):
-        SpeculativeDecoder.from_pretrained(model, **options).generate(PROMPT, temperature=temperature, seed=0)  # type: ignore[arg-type]
+        SpeculativeDecoder.from_pretrained(model, **options).generate(PROMPT, temperature=temperature, seed=0)

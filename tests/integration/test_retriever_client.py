@@ -52,7 +52,7 @@ def server(built: BuiltDatastore) -> Iterator[ServerThread]:
 def ask(client: RetrieverClient, built: BuiltDatastore, count: int = 1, **changes: object) -> list[Draft] | None:
     options = {"neighbors": 10, "max_nodes": 16, "temperature": 0.1, **changes}
     keys = built.entries.keys[:count].astype(np.float16)
-    return client.retrieve(keys, built.entries.next_tokens[:count].tolist(), **options)  # type: ignore[arg-type]
+    return client.retrieve(keys, built.entries.next_tokens[:count].tolist(), **options)
 
 
 def expected_trees(built: BuiltDatastore, count: int, neighbors: int = 10, max_nodes: int = 16) -> list[list[int]]:
@@ -366,7 +366,7 @@ def test_a_service_that_is_still_loading_is_told_from_none(built: BuiltDatastore
 )
 def test_a_config_that_cannot_be_is_refused(changes: dict[str, object], name: str):
     with pytest.raises(RetrieverError, match=name):
-        RetrieverConfig(**{"address": "localhost:1", **changes})  # type: ignore[arg-type]
+        RetrieverConfig(**{"address": "localhost:1", **changes})
 
 
 def test_the_name_of_the_model_is_for_people_only(built: BuiltDatastore, server: ServerThread):

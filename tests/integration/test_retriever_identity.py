@@ -23,7 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerThread]:
     "changes", [{"weights_fingerprint": "ff" * 32}, {"tokenizer_hash": "ff" * 32}, {"hidden_size": 13}]
 )
 def test_a_connected_client_is_for_its_model_only(server: ServerThread, changes: dict[str, object]):
-    other = dataclasses.replace(IDENTITY, name="other", **changes)  # type: ignore[arg-type]
+    other = dataclasses.replace(IDENTITY, name="other", **changes)
     with client_of(server.address) as client:
         with pytest.raises(RetrieverError, match="not connected"):
             client.check_identity(IDENTITY)

@@ -145,7 +145,7 @@ def test_a_search_that_outlives_the_grace_period_is_answered_by_its_build(root: 
 
     def opener(folder: Path) -> Datastore:
         gated[folder.name] = GatedDatastore(Datastore.open(folder))
-        return gated[folder.name]  # type: ignore[return-value]
+        return gated[folder.name]
 
     with (
         serving(swapping_config(root.path, build_grace_s=0.0), opener) as server,

@@ -266,7 +266,7 @@ def test_a_model_is_checked_once_for_each_kind_of_attention() -> None:
 
         def forward(self, *arguments: object, **options: object) -> ForwardOutput:
             self.passes += 1
-            return super().forward(*arguments, **options)  # type: ignore[arg-type]
+            return super().forward(*arguments, **options)
 
     torch.manual_seed(0)
     target = Counting(tiny_model("llama", vocab_size=VOCAB))

@@ -78,7 +78,7 @@ class BuiltDatastore:
     manifest: Manifest
 
     def open(self, **options: object) -> Datastore:
-        return Datastore.open(self.path, **options)  # type: ignore[arg-type]
+        return Datastore.open(self.path, **options)
 
 
 def build_datastore(

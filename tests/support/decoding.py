@@ -119,7 +119,7 @@ def mixture(
     **config: object,
 ) -> AnyDrafter:
     """The drafter under test; `config`: of `MixtureConfig`."""
-    settings = MixtureConfig(**config)  # type: ignore[arg-type]
+    settings = MixtureConfig(**config)
     return any_drafter(MixtureDrafter(retriever, vocab_size=vocab_size, config=settings, budget=budget))
 
 
@@ -127,7 +127,7 @@ def connected(
     paths: Sequence[Sequence[int]] = (), *, masses: tuple[float, float] = (1.0, 0.0), **handshake: object
 ) -> FakeRetriever:
     """A retriever whose keys are of `HIDDEN` numbers; `handshake`: see `handshake_of`."""
-    return FakeRetriever(handshake_of(some_reducer(HIDDEN), **handshake), paths, masses)  # type: ignore[arg-type]
+    return FakeRetriever(handshake_of(some_reducer(HIDDEN), **handshake), paths, masses)
 
 
 def probability(tree: DraftTree, *path: int) -> float:

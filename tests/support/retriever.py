@@ -9,4 +9,4 @@ PATIENT = {"deadline_ms": PATIENCE_S * 1e3, "connect_timeout_s": PATIENCE_S, "re
 
 
 def client_of(address: str, **changes: object) -> RetrieverClient:
-    return RetrieverClient(RetrieverConfig(address, **{**PATIENT, **changes}))  # type: ignore[arg-type]
+    return RetrieverClient(RetrieverConfig(address, **{**PATIENT, **changes}))

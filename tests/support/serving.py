@@ -106,7 +106,7 @@ def serving(config: ServeConfig, opener: Callable[[Path], Datastore] | None = No
 
 
 def local_config(path: Path, **options: object) -> ServeConfig:
-    return ServeConfig(path, listen="127.0.0.1:0", search_threads=2, **options)  # type: ignore[arg-type]
+    return ServeConfig(path, listen="127.0.0.1:0", search_threads=2, **options)
 
 
 # SIGHUP is ignored where tests run under nohup. Set here and not before the program begins: then the process would be

@@ -36,7 +36,7 @@ class Root:
 
 def root_of_builds(path: Path, **builds: dict[str, object]) -> Root:
     """A root with a build for each name, made with the options given; the first one is published."""
-    made = {name: servable_datastore(path / name, build_id=name, **options) for name, options in builds.items()}  # type: ignore[arg-type]
+    made = {name: servable_datastore(path / name, build_id=name, **options) for name, options in builds.items()}
     root = Root(path, made)
     root.publish(next(iter(builds)))
     return root
@@ -45,7 +45,7 @@ def root_of_builds(path: Path, **builds: dict[str, object]) -> Root:
 def swapping_config(path: Path | None, **options: object) -> ServeConfig:
     """Looks for builds only when told to, unless the options say otherwise; with an admin port."""
     chosen = {"admin_listen": "127.0.0.1:0", "reload_interval_s": 0.0, "build_grace_s": LONG_S, **options}
-    return local_config(path, **chosen)  # type: ignore[arg-type]
+    return local_config(path, **chosen)
 
 
 class Admin:

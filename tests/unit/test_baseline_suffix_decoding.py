@@ -59,7 +59,7 @@ def made(answers: list[list[int]], settings: SuffixSettings = BEST) -> tuple[Suf
 
 
 def told(text: list[int], count: int) -> Outcome:
-    return Outcome(text, count, DraftTree.empty(), [], request_of([1]).state[None], lambda **_: None)  # type: ignore[arg-type,return-value]
+    return Outcome(text, count, DraftTree.empty(), [], request_of([1]).state[None], lambda **_: None)
 
 
 def test_answers_go_into_both_trees_and_prompts_into_the_local_one() -> None:

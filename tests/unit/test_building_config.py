@@ -26,16 +26,16 @@ GIVEN = {"model": "m", "corpus": (Path("c.jsonl"),), "out": Path("store")}
 def test_a_number_out_of_bounds_is_named_with_its_bounds(name: str, option: str, low: int, high: int | None) -> None:
     for allowed in (low, high):
         if allowed is not None:
-            assert getattr(BuildConfig(**GIVEN, **{name: allowed}), name) == allowed  # type: ignore[arg-type]
+            assert getattr(BuildConfig(**GIVEN, **{name: allowed}), name) == allowed
     for refused in (low - 1, -(10**30), 10**30 if high is None else high + 1):
         with pytest.raises(ConfigError, match=rf"{option} is {refused}, but must lie in {low}\.\."):
-            BuildConfig(**GIVEN, **{name: refused})  # type: ignore[arg-type]
+            BuildConfig(**GIVEN, **{name: refused})
 
 
 @pytest.mark.parametrize("temperature", [-1.0, 1e-40, 1e40, math.nan, math.inf])
 def test_a_temperature_that_no_answer_can_be_drawn_at_is_refused(temperature: float) -> None:
     with pytest.raises(ConfigError, match="--temperature"):
-        BuildConfig(**GIVEN, respond=True, temperature=temperature)  # type: ignore[arg-type]
+        BuildConfig(**GIVEN, respond=True, temperature=temperature)
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,4 @@ def test_a_temperature_that_no_answer_can_be_drawn_at_is_refused(temperature: fl
 )
 def test_options_that_do_not_go_together_are_refused(options: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        BuildConfig(**{**GIVEN, **options})  # type: ignore[arg-type]
+        BuildConfig(**{**GIVEN, **options})

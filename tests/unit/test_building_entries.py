@@ -69,7 +69,7 @@ def test_windows_store_every_stored_token_once(document: Document, length: int) 
 @settings(max_examples=25)
 @given(st.lists(documents(max_size=9), min_size=1, max_size=8))
 def test_spooled_documents_come_back(tmp_path_factory: object, written: list[Document]) -> None:
-    folder = Path(tmp_path_factory.mktemp("spool")) / "documents"  # type: ignore[attr-defined]
+    folder = Path(tmp_path_factory.mktemp("spool")) / "documents"
     with DocumentWriter(folder) as writer:
         for document in written:
             writer.add(document)

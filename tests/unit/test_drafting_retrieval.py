@@ -207,7 +207,7 @@ def test_where_drafts_do_not_pay_none_are_made_until_they_do() -> None:
 )
 def test_what_cannot_be_asked_for_is_refused(settings: dict[str, float], named: str) -> None:
     with pytest.raises(ValueError, match=f"^{named} must"):
-        RetrievalConfig(**settings)  # type: ignore[arg-type]
+        RetrievalConfig(**settings)
 
 
 def test_a_negative_number_of_places_is_refused() -> None:

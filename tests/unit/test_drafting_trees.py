@@ -64,7 +64,7 @@ def retrievers(draw: st.DrawFn) -> FakeRetriever | None:
         def retrieve(self, *arguments: object, **options: object) -> object:
             fate = fates[len(self.asked) % len(fates)]
             self.down = fate == "down"
-            answer = super().retrieve(*arguments, **options)  # type: ignore[arg-type]
+            answer = super().retrieve(*arguments, **options)
             if fate == "rebuilt":
                 dims = 2 + len(self.asked) % 3
                 self.handshake = handshake_of(some_reducer(HIDDEN, dims=dims), token_table=some_table({}, singles))

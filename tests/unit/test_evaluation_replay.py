@@ -25,7 +25,7 @@ VOCAB = 4
 def run(drafter: ScriptedDrafter | NoDrafter, trace: Trace, *, limit: int = 100, **options: object) -> Replayed:
     watched = RecordingDrafter(drafter, ["only"])
     settled = {"max_nodes": 8, "max_depth": 16, "max_new_tokens": limit, "pass_seconds": None} | options
-    return replay(watched, trace, **settled)  # type: ignore[arg-type]
+    return replay(watched, trace, **settled)
 
 
 def test_without_drafts_every_token_costs_a_pass() -> None:

@@ -45,7 +45,7 @@ def batch(count: int = 2, **changes: object) -> QueryBatch:
         temperature=0.5,
         match_temperature=2.5,
     )
-    return replace(good, **changes)  # type: ignore[arg-type]
+    return replace(good, **changes)
 
 
 def test_a_request_carries_little_endian_rows():

@@ -99,7 +99,7 @@ def test_limits_are_at_least_one():
 )
 def test_a_limit_of_connections_out_of_range_is_named(name: str, value: float):
     with pytest.raises(ServeError, match=name):
-        ConnectionLimits(**{name: value})  # type: ignore[arg-type]
+        ConnectionLimits(**{name: value})
 
 
 def test_connections_that_never_grow_old_have_streams_that_never_end():

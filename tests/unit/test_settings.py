@@ -56,7 +56,7 @@ def test_a_value_in_range_is_allowed(name: str, value: object) -> None:
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, value in CASES if name in SAMPLING])
 def test_a_sampling_config_refuses_the_same(name: str, value: object) -> None:
     with pytest.raises(SettingError, match=name) as refused:
-        SamplingConfig(**{name: value})  # type: ignore[arg-type]
+        SamplingConfig(**{name: value})
     assert isinstance(refused.value, DecoderError)
     assert isinstance(refused.value, ValueError)
 
