@@ -1,12 +1,13 @@
 """Argument types of the project's commands: what they refuse is wrong usage, in a sentence that says why.
 
-Knows numbers, texts and paths; no command.
+Knows numbers, texts, paths and addresses; no command.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +15,8 @@ from typing import TypeVar
 Number = TypeVar("Number", int, float)
 
 _SHOWN_CHARACTERS = 60
+_HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s/:\[\]@,?#]+):(?P<port>[0-9]{1,5})")
+_HIGHEST_PORT = 65_535
 
 
 def number(kind: type[Number], text: str) -> Number:
@@ -82,6 +85,14 @@ def non_empty(text: str) -> str:
 def some_path(text: str) -> Path:
     """A path; an empty text would mean the folder one is in, which nobody writes so."""
     return Path(non_empty(text))
+
+
+def server_address(text: str) -> str:
+    """HOST:PORT of a server to call."""
+    parts = _HOST_PORT.fullmatch(text)
+    if parts is None or not 1 <= int(parts["port"]) <= _HIGHEST_PORT:
+        raise argparse.ArgumentTypeError(f"must be HOST:PORT, such as localhost:50052, not {shown(text)}")
+    return text
 
 
 def shown(text: str) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from dresd.argument_types import at_least, non_empty
+from dresd.argument_types import at_least, non_empty, server_address
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("address", type=non_empty, metavar="HOST:PORT", help="the server's --admin-listen")
+    parser.add_argument("address", type=server_address, metavar="HOST:PORT", help="the server's --admin-listen")
     parser.add_argument(
         "--collection", type=non_empty, metavar="NAME", help="which datastore; default: its default one"
     )

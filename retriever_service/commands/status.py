@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from dresd.argument_types import non_empty
+from dresd.argument_types import server_address
 from retriever_service.commands.output import human_bytes
 from retriever_service.echo import printable
 
@@ -20,7 +20,7 @@ _TIMEOUT_S = 10.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
-    parser.add_argument("address", type=non_empty, metavar="HOST:PORT", help="the server's --admin-listen")
+    parser.add_argument("address", type=server_address, metavar="HOST:PORT", help="the server's --admin-listen")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 

@@ -22,6 +22,9 @@ REQUIRED = {
     "build": ["--model", "./no-model", "--corpus", "./no-corpus.txt", "--out", "./no-folder/store"],
     "serve": ["./no-store"],
     "tune": ["./no-store"],
+    "publish": ["./no-root", "./no-root/store"],
+    "reload": ["127.0.0.1:1"],
+    "status": ["127.0.0.1:1"],
     "inspect": ["./no-store"],
     "verify": ["./no-store"],
     "generate": ["--model", "./no-model", "--prompt", "x"],
@@ -55,6 +58,10 @@ WRONG: dict[str, list[str]] = {
     "bench --json": PATHS,
     "--recall": [*REAL, "0", "1.01"], "--neighbors": LIMITED,
     "serve --collection": ["", "name", "name=", "=folder", "a\tb=folder"], "--collection": ["x" * 65, "a\tb"],
+    "reload --collection": [""], "--timeout": [*REAL, "0"],
+    "root": PATHS, "build": PATHS, "address": ADDRESSES,
+    "--peers": ["", "nonsense", "a:1,nonsense", "a:65536", "file:", "dns:///"], "--admin-listen": ADDRESSES,
+    "--metrics-listen": ADDRESSES, "--log-format": NAMES, "--reload-interval": REAL, "--build-grace": REAL,
     "--tls-cert": PATHS, "--tls-key": PATHS, "--tls-client-ca": PATHS, "--token-file": PATHS,
     "--max-request-bytes": LIMITED, "--max-streams": LIMITED, "--keepalive-s": [*REAL, "0"], "--max-age-s": REAL,
 }  # fmt: skip
@@ -79,6 +86,9 @@ def options(commands: dict[str, Command]) -> Iterator[tuple[str, str]]:
 EVERY_OPTION = [(decoder, *one) for one in options(DECODER)] + [(retriever, *one) for one in options(RETRIEVER)]
 
 
+POSITIONAL = [(command, option) for _, command, option in EVERY_OPTION if not option.startswith("--")]
+
+
 def wrong_values(command: str, option: str) -> list[str]:
     if option in ANYTHING_GOES:
         return []
@@ -95,7 +105,8 @@ def test_a_value_that_is_never_right_is_wrong_usage(
             arguments = [*REQUIRED[command], *(TOGETHER.get(option, []) if command == "build" else [])]
             arguments.append(f"{option}={value}")
         else:
-            arguments = [value]
+            positions = [one for name, one in POSITIONAL if name == command]
+            arguments = [value if one == option else valid for one, valid in zip(positions, REQUIRED[command])]  # noqa: B905
         try:
             code: object = main([command, *arguments])
         except SystemExit as ending:
@@ -116,8 +127,8 @@ def test_every_command_is_looked_at() -> None:
 @pytest.mark.parametrize(
     ("main", "arguments"),
     [
-        *((decoder, [command, *REQUIRED[command]]) for command in DECODER),
-        *((retriever, [command, *REQUIRED[command]]) for command in RETRIEVER),
+        *((decoder, [command, *REQUIRED.get(command, [])]) for command in DECODER),
+        *((retriever, [command, *REQUIRED.get(command, [])]) for command in RETRIEVER),
         (retriever, ["build", *REQUIRED["build"], "--ray-address", "127.0.0.1:6379"]),
         (decoder, ["generate", *REQUIRED["generate"], "--device", "cuda:99", "--seed", str(2**64 - 1)]),
     ],
