@@ -96,8 +96,9 @@ def measure_pass_cost(target: TargetModel, clock: Callable[[], float]) -> tuple[
                 flat = layout.tree_input([0], [_star(size - 1)], [length], device=target.device, dtype=target.dtype)
                 output = target.forward(flat.input_ids, flat.position_ids, flat.masks, cache, keep=size)
             output.logits.argmax(-1).tolist()
+            taken = clock() - started
             if turn > 0:
-                times[size].append(clock() - started)
+                times[size].append(taken)
             cache.forget_pass()
     curve = CostCurve(_TOKENS, tuple(min(times[size]) for size in _TOKENS))
     logger.debug("measured the cost of passes: %s", curve.to_json())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,15 @@ def pytest_configure() -> None:
         for made in _USERS_CACHE.glob(pattern):
             (Path(_CACHE.name) / made.name).symlink_to(made.resolve())
     os.environ["DRESD_CACHE"] = _CACHE.name
+
+
+@pytest.fixture(autouse=True)
+def _restored_logging() -> Iterator[None]:
+    """A command configures logging as for a process of its own, with a stderr that ends with its test."""
+    root = logging.getLogger()
+    handlers = list(root.handlers)
+    yield
+    root.handlers = handlers
 
 
 @pytest.fixture(scope="session")

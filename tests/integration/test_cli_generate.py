@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,15 +18,6 @@ PROMPT = "abcabcabcab"
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model("qwen3", tmp_path_factory.mktemp("models") / "a model")
-
-
-@pytest.fixture(autouse=True)
-def _restored_logging() -> Iterator[None]:
-    """The command configures logging as for a process of its own."""
-    root = logging.getLogger()
-    handlers = list(root.handlers)
-    yield
-    root.handlers = handlers
 
 
 def run(model: Path | str, *arguments: str, prompt: str = PROMPT) -> int:
