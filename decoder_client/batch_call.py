@@ -107,7 +107,7 @@ class BatchCall:
                 continue
             replica.connection.succeeded()
             if response.current_build_id:
-                replica.connection.is_outdated(response.current_build_id)
+                replica.connection.heard_of(replica.link, response.current_build_id)
             asked += response.coverage.partitions_asked
             answered += response.coverage.partitions_answered
         return Drafts(drafts, Coverage(asked, answered)) if complete else None
@@ -129,5 +129,7 @@ def _refused(replica: Replica, error: pb.StreamError) -> None:
     logger.debug("a request was refused: %s", error.message)
     if error.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]:
         return  # the service is fine, the request was not
-    another_build = error.code == grpc.StatusCode.FAILED_PRECONDITION.value[0]
-    replica.connection.failed(replica.link, error.message, at_once=another_build)
+    if error.code == grpc.StatusCode.FAILED_PRECONDITION.value[0]:
+        replica.connection.refused_build(replica.link, replica.handshake.build_id, error.message)
+    else:
+        replica.connection.failed(replica.link, error.message)

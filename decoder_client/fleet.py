@@ -10,6 +10,7 @@ import logging
 import threading
 
 from decoder_client.handshake import Handshake
+from decoder_client.reducer import KeyReducer
 from decoder_client.retriever_config import RetrieverConfig
 from decoder_client.retriever_errors import RetrieverError, RetrieverUnavailableError
 from decoder_client.retriever_stats import CallRecorder
@@ -46,6 +47,7 @@ class Fleet:
         self._look_again = False
         self._servers: dict[str, ServerConnection] = {}
         self._leaving: list[ServerConnection] = []  # listed no more, but perhaps about to answer
+        self._replicas: list[Replica] = []
         self._routes: Routes | None = None
         self._handshake: Handshake | None = None
         self._discovery_error: AddressError | None = None
@@ -59,6 +61,15 @@ class Fleet:
     def routes(self) -> Routes | None:
         """Over the servers that can be asked now; None where there is none."""
         return self._routes
+
+    def routes_of(self, reducer: KeyReducer) -> Routes | None:
+        """Over servers whose keys are by `reducer`: the build followed, or one before it that is still served."""
+        routes = self._routes
+        if routes is None or routes.handshake.reducer.sha256 == reducer.sha256:
+            return routes
+        with self._changed:
+            replicas = [each for each in self._replicas if each.handshake.reducer.sha256 == reducer.sha256]
+        return follow(replicas, None)
 
     @property
     def handshake(self) -> Handshake | None:
@@ -132,13 +143,14 @@ class Fleet:
             self._changed.notify_all()
 
     def _route(self) -> None:
-        replicas = [
-            Replica(server, connected.link, connected.handshake)
+        self._replicas = [
+            Replica(server, connected.link, handshake, handshake is connected.handshake)
             for server in self._servers.values()
             if (connected := server.connected) is not None
+            for handshake in (connected.handshake, *connected.older)
         ]
         before = self._handshake
-        self._routes = follow(replicas, None if before is None else before.build_id)
+        self._routes = follow(self._replicas, None if before is None else before.build_id)
         if self._routes is not None:
             self._handshake = self._routes.handshake
             if before is not None and before.build_id != self._handshake.build_id:

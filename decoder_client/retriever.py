@@ -22,6 +22,7 @@ from decoder_client.fleet import Fleet
 from decoder_client.handshake import Handshake
 from decoder_client.hedging import Hedging
 from decoder_client.query_batch import QueryBatch
+from decoder_client.reducer import KeyReducer
 from decoder_client.retriever_config import RetrieverConfig
 from decoder_client.retriever_errors import RetrieverError, RetrieverMismatchError, RetrieverUnavailableError
 from decoder_client.retriever_stats import CallRecorder, RetrieverStats
@@ -126,7 +127,7 @@ class RetrieverClient:
     @property
     def handshake(self) -> Handshake | None:
         """The latest handshake, None before the first. It changes when the service goes over to another build:
-        reduce keys with this one's reducer, and read it anew for every call.
+        reduce keys with this one's reducer, name it with the call, and read it anew for the next.
         """
         return None if self._fleet is None else self._fleet.handshake
 
@@ -150,6 +151,7 @@ class RetrieverClient:
         keys: NDArray[np.float16],
         next_tokens: Sequence[int],
         *,
+        reducer: KeyReducer | None = None,
         left_contexts: NDArray[np.int32] | None = None,
         neighbors: int,
         sparse_neighbors: int = 0,
@@ -162,8 +164,10 @@ class RetrieverClient:
         """Asks for drafts of a batch of positions.
 
         Args:
-            keys: float16 [B, dims], reduced by the handshake's reducer.
+            keys: float16 [B, dims], reduced by the reducer of a handshake.
             next_tokens: [B], the token chosen at each position.
+            reducer: that one; None is the latest handshake's. Where the service has gone over to another build since
+                the keys were made, they are for the build before it, as long as that is served.
             left_contexts: int32 [B, C], the tokens before each next token, most recent first, -1 for none; more than
                 the datastore stores are not looked at.
             neighbors: nearest keys searched for each, 0 for none; more than the server allows is that many.
@@ -196,7 +200,10 @@ class RetrieverClient:
         )
         if len(next_tokens) == 0:
             return Drafts()
-        routes = None if self._fleet is None else self._fleet.routes
+        if self._fleet is None:
+            routes = None
+        else:
+            routes = self._fleet.routes if reducer is None else self._fleet.routes_of(reducer)
         if routes is None:
             self._recorder.skipped()
             return None

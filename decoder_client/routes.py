@@ -22,11 +22,19 @@ from decoder_client.wire import Limits
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A server that serves the build followed, over the link that it was found on."""
+    """A server that serves a build, over the link that it was found on.
+
+    Attributes:
+        connection: to the server.
+        link: to ask it by.
+        handshake: of the build.
+        is_current: whether it is the server's current build, and not one that it answers for a little longer.
+    """
 
     connection: ServerConnection
     link: RetrieveLink
     handshake: Handshake
+    is_current: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +110,10 @@ class Routes:
 def follow(replicas: Iterable[Replica], followed: str | None) -> Routes | None:
     """Chooses a build, and the routes over its servers; None where there is no server.
 
-    The build whose servers together hold the greatest share of its partitions; where several do, the one followed so
-    far, else the one of the most servers. So while servers take up another build one by one, the client stays with the
-    old build until more of the new one is served.
+    The build whose servers together hold the greatest share of its partitions; where several do, one that is some
+    server's current build, then the one followed so far, then the one of the most servers. So while servers take up
+    another build one by one, the client stays with the old build as long as all of it is served and some server has not
+    taken up the new one, or until more of the new one is served.
     """
     builds: dict[str, list[Replica]] = {}
     for each in replicas:
@@ -112,11 +121,11 @@ def follow(replicas: Iterable[Replica], followed: str | None) -> Routes | None:
     if not builds:
         return None
 
-    def preference(build_id: str) -> tuple[float, bool, int, str]:
+    def preference(build_id: str) -> tuple[float, bool, bool, int, str]:
         mine = builds[build_id]
         held = set().union(*(each.handshake.served_partitions for each in mine))
         share = len(held) / mine[0].handshake.routing.num_partitions
-        return share, build_id == followed, len(mine), build_id
+        return share, any(each.is_current for each in mine), build_id == followed, len(mine), build_id
 
     return Routes(builds[max(builds, key=preference)])
 

@@ -10,12 +10,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from decoder_client.handshake import Handshake, shake_hands
 from decoder_client.retrieve_link import RetrieveLink
 from decoder_client.retriever_config import RetrieverConfig
-from decoder_client.retriever_errors import RetrieverError
+from decoder_client.retriever_errors import RetrieverError, RetrieverMismatchError
 from decoder_client.retriever_stats import CallRecorder
 from dresd.breaker import Breaker
 from dresd.identity import ModelIdentity
@@ -24,14 +24,23 @@ logger = logging.getLogger(__name__)
 
 _JOIN_S = 2.0
 _SAME_COMPLAINT_S = 60.0
+_MAX_OLDER = 2
+"""Builds remembered beside a server's current one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A server that can be asked."""
+    """A server that can be asked.
+
+    Attributes:
+        link: by which.
+        handshake: of its current build.
+        older: of builds that it has replaced, the latest first; for a grace period it answers for them, too.
+    """
 
     link: RetrieveLink
     handshake: Handshake
+    older: tuple[Handshake, ...] = ()
 
 
 class ServerConnection:
@@ -67,8 +76,9 @@ class ServerConnection:
         self._closed = False
         self._connected: Connected | None = None
         self._links: set[RetrieveLink] = set()  # all not closed yet: in use, dialling, given up
+        self._announced = ""  # a build that the server has gone over to, and hands were not shaken for
+        self._unusable = ""  # one that this decoder cannot use
         self._was_connected = False
-        self._outdated = False
         self._error: RetrieverError | None = None
         self._trouble = ""
         self._complained_s: dict[str, float] = {}
@@ -101,14 +111,6 @@ class ServerConnection:
         with self._changed:
             self._breaker.success()
 
-    def is_outdated(self, build_id: str) -> None:
-        """The server has taken up another build; hands are shaken again while it still answers for the old one."""
-        connected = self._connected
-        if connected is not None and connected.handshake.build_id != build_id:
-            with self._changed:
-                self._outdated = True
-                self._changed.notify_all()
-
     def failed(self, link: RetrieveLink, reason: str, *, at_once: bool = False) -> None:
         """Counts a failure of `link`; leaves the server alone if there were enough of them."""
         with self._changed:
@@ -125,6 +127,31 @@ class ServerConnection:
             self._changed.notify_all()
         self._complain(f"no drafts from the retriever at {self.address} for now: {reason}")
         self._on_change()
+
+    def heard_of(self, link: RetrieveLink, build_id: str) -> None:
+        """The server has gone over to this build: hands are shaken again, while it still answers for the one before."""
+        with self._changed:
+            connected = self._connected
+            if connected is None or link is not connected.link or build_id == self._unusable:
+                return
+            if build_id != connected.handshake.build_id:
+                self._announced = build_id
+                self._changed.notify_all()
+
+    def refused_build(self, link: RetrieveLink, build_id: str, reason: str) -> None:
+        """The server no longer answers for this build."""
+        with self._changed:
+            connected = self._connected
+            if connected is None or link is not connected.link:
+                return
+            is_current = build_id == connected.handshake.build_id
+            if not is_current:
+                older = tuple(each for each in connected.older if each.build_id != build_id)
+                self._connected = replace(connected, older=older)
+        if is_current:
+            self.failed(link, reason, at_once=True)
+        else:
+            self._on_change()
 
     def close(self) -> None:
         """Ends all calls and threads."""
@@ -151,7 +178,8 @@ class ServerConnection:
             else:
                 self._adopt(connected)
             self._on_change()
-            self._stay_connected()
+            while (outdated := self._with_news()) is not None:
+                self._shake_hands_again(outdated)
             with self._changed:
                 given_up = [] if self._closed else list(self._links)
                 pause = self._breaker.pause_s()
@@ -161,34 +189,36 @@ class ServerConnection:
                 if self._changed.wait_for(lambda: self._closed, pause):
                     return
 
-    def _stay_connected(self) -> None:
-        """Returns when the server must be left alone, or the connection is closed."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._connected is None or self._outdated)
-                connected, self._outdated = self._connected, False
-            if connected is None:
-                return
-            try:
-                handshake = self._shake_hands(connected.link)
-            except RetrieverError as error:
-                self.failed(connected.link, str(error), at_once=True)
-                continue
-            with self._changed:
-                if self._connected is connected:
-                    self._connected = Connected(connected.link, handshake)
-            self._on_change()
+    def _with_news(self) -> Connected | None:
+        """Waits until the server announces another build; None where it is closed or left alone before that."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._connected is None or self._announced != "")
+            return None if self._closed else self._connected
 
-    def _shake_hands(self, link: RetrieveLink) -> Handshake:
-        return shake_hands(
-            link.stub,
-            self.address,
-            self._identity,
-            collection=self._config.collection,
-            timeout_s=self._config.connect_timeout_s,
-            require_same_weights=self._config.require_same_weights,
-            known=self._known(),
-        )
+    def _shake_hands_again(self, outdated: Connected) -> None:
+        """Goes over to the build that the server has announced; what is under way is not disturbed."""
+        before = outdated.handshake
+        try:
+            handshake = self._shake_hands(outdated.link)
+        except RetrieverError as error:
+            with self._changed:
+                if isinstance(error, RetrieverMismatchError):
+                    self._unusable = self._announced
+                self._complain(f"staying with build {before.build_id} as long as it is served: {error}")
+                handshake = before
+        with self._changed:
+            self._announced = ""
+            if self._connected is None or self._connected.link is not outdated.link:
+                return
+            if handshake.build_id == before.build_id:
+                # Every answer announces it again, and this is not to be tried as often.
+                self._changed.wait_for(lambda: self._closed or self._connected is None, self._config.retry_max_s)
+                self._announced = ""
+                return
+            older = (each for each in (before, *self._connected.older) if each.build_id != handshake.build_id)
+            self._connected = Connected(outdated.link, handshake, tuple(older)[:_MAX_OLDER])
+        logger.info("the retriever at %s serves build %s now", self.address, handshake.build_id)
+        self._on_change()
 
     def _still_down(self, error: RetrieverError) -> None:
         reason = str(error)
@@ -227,6 +257,17 @@ class ServerConnection:
             raise
         return Connected(link, handshake)
 
+    def _shake_hands(self, link: RetrieveLink) -> Handshake:
+        return shake_hands(
+            link.stub,
+            self.address,
+            self._identity,
+            collection=self._config.collection,
+            timeout_s=self._config.connect_timeout_s,
+            require_same_weights=self._config.require_same_weights,
+            known=self._known(),
+        )
+
     def _adopt(self, connected: Connected) -> None:
         with self._changed:
             if self._closed:
@@ -235,6 +276,7 @@ class ServerConnection:
                 logger.info("the retriever at %s is back, build %s", self.address, connected.handshake.build_id)
                 self._recorder.reconnected()
             self._connected, self._trouble, self._error, self._was_connected = connected, "", None, True
+            self._announced = self._unusable = ""
             self._breaker.close()
 
     def _discard(self, link: RetrieveLink) -> None:

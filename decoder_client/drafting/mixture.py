@@ -157,24 +157,26 @@ class MixtureDrafter:
         return growth.likeliest_path() if self._config.path else np.arange(len(growth.tokens))
 
     def _retrieve(self, requests: Sequence[DraftRequest[MixtureSession]]) -> None:
-        """Asks for all sequences whose keys are of the datastore served now."""
-        handshake = None if self._retrieval is None else self._retrieval.handshake
-        if self._retrieval is None or handshake is None or not self._retrieval.opens():
+        """Asks for all sequences that have keys: in one call, but while the service goes over to another reducer."""
+        if self._retrieval is None or self._retrieval.handshake is None or not self._retrieval.opens():
             return
-        asking = [one for one in requests if one.session.handshake is handshake and one.session.index.key is not None]
-        if not asking:
-            return
-        queries = [Query(one.session.index, one.max_depth, one.stats) for one in asking]
+        by_reducer: dict[str, tuple[Handshaken, list[DraftRequest[MixtureSession]]]] = {}
+        for one in requests:
+            handshake = one.session.handshake
+            if handshake is not None and one.session.index.key is not None:
+                by_reducer.setdefault(handshake.reducer.sha256, (handshake, []))[1].append(one)
 
         def digest_all() -> None:
             for one in requests:
                 self._digest(one.session)
 
-        answers, share_s = self._retrieval.ask(queries, handshake, digest_all)
-        for one, answer in zip(asking, answers, strict=True):
-            one.session.retrieval_s = share_s
-            # What an earlier answer still foretells is better than nothing.
-            one.session.retrieved = answer or one.session.retrieved
+        for handshake, asking in by_reducer.values():
+            queries = [Query(one.session.index, one.max_depth, one.stats) for one in asking]
+            answers, share_s = self._retrieval.ask(queries, handshake, digest_all)
+            for one, answer in zip(asking, answers, strict=True):
+                one.session.retrieval_s = share_s
+                # What an earlier answer still foretells is better than nothing.
+                one.session.retrieved = answer or one.session.retrieved
 
     def _settle(self, session: MixtureSession, outcome: Outcome) -> None:
         """Tells what came of a draft to everything that decides about the next."""
@@ -200,13 +202,13 @@ class MixtureDrafter:
     def _keys(self, session: MixtureSession, states: Tensor) -> NDArray[np.float32] | None:
         """The keys of some states, by the reducer served now; None without one."""
         handshake = None if self._retrieval is None else self._retrieval.handshake
-        if handshake is not session.handshake:
-            # Another datastore: its keys do not compare with those so far.
-            session.index.forget_keys()
-            session.handshake = handshake
-            session.retrieved = None
         if handshake is None:
             return None
+        if session.handshake is None or handshake.reducer.sha256 != session.handshake.reducer.sha256:
+            # Another reducer: its keys do not compare with those so far.
+            session.index.forget_keys()
+            session.retrieved = None
+        session.handshake = handshake
         if handshake is not self._table_of:
             self._table_of = handshake
             self._table = table_arrays(handshake.token_table if self._config.tables else TokenTable.empty())

@@ -97,7 +97,7 @@ class Retrieval:
 
         Args:
             queries: at least one.
-            handshake: the latest.
+            handshake: the latest, or the one before it.
             meanwhile: may be done while the answer is on its way; its time does not count as waiting.
 
         Returns:
@@ -117,6 +117,7 @@ class Retrieval:
         drafts = self._retriever.retrieve(
             np.array([query.index.key for query in queries], np.float16),
             [query.index.last_two[1] for query in queries],
+            reducer=handshake.reducer,
             left_contexts=np.stack([query.index.left_context(width) for query in queries]),
             neighbors=config.neighbors,
             sparse_neighbors=config.sparse_neighbors,

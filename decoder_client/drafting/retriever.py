@@ -52,6 +52,7 @@ class Retriever(Protocol):
         keys: NDArray[np.float16],
         next_tokens: Sequence[int],
         *,
+        reducer: KeyReducer,
         left_contexts: NDArray[np.int32] | None,
         neighbors: int,
         sparse_neighbors: int,
@@ -61,4 +62,7 @@ class Retriever(Protocol):
         match_temperature: float,
         meanwhile: Callable[[], None] | None = None,
     ) -> Sequence[RetrievedDraft] | None:
-        """One draft a query, or None if there is no answer in time; may call `meanwhile` while it waits."""
+        """One draft a query, or None if there is no answer in time; may call `meanwhile` while it waits.
+
+        The keys are by `reducer`, the handshake's or that of the handshake before it.
+        """

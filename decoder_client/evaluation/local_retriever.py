@@ -56,6 +56,7 @@ class LocalRetriever:
         keys: NDArray[np.float16],
         next_tokens: Sequence[int],
         *,
+        reducer: KeyReducer,  # noqa: ARG002 - there is only one
         left_contexts: NDArray[np.int32] | None,
         neighbors: int,
         sparse_neighbors: int,

@@ -68,7 +68,7 @@ class Reloader:
         self._limits = limits
         self._one_at_a_time = asyncio.Lock()
         self._seen: Mark = None
-        self._reloads: set[asyncio.Task[Reloaded]] = set()
+        self._reloads: set[asyncio.Task[Reloaded | str]] = set()
 
     async def load(self) -> None:
         """Loads the first build.
@@ -93,7 +93,10 @@ class Reloader:
         task = asyncio.create_task(self._reload(allow_other_model=allow_other_model))
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
-        return await asyncio.shield(task)
+        outcome = await asyncio.shield(task)
+        if isinstance(outcome, str):
+            raise ReloadError(outcome)
+        return outcome
 
     async def watch(self, interval_s: float) -> None:
         """Reloads whenever `CURRENT` is replaced; a refused build is tried again when it is replaced once more."""
@@ -111,11 +114,12 @@ class Reloader:
         for task in self._reloads:
             task.cancel()
 
-    async def _reload(self, *, allow_other_model: bool) -> Reloaded:
+    async def _reload(self, *, allow_other_model: bool) -> Reloaded | str:
+        """What came of it, or why it was refused: not as an exception, whose traceback would keep builds loaded."""
         async with self._one_at_a_time:
             served = self.collection.current
             if served is None:
-                raise ReloadError("the datastore is still being loaded; nothing can replace it yet")
+                return "the datastore is still being loaded; nothing can replace it yet"
             here = {build.build_id: build for build in self.collection.builds}
             try:
                 self._seen = await in_thread(lambda: current_mark(self.folder))
@@ -127,7 +131,7 @@ class Reloader:
                     echoed(error, 1000),
                     extra={"fields": {"collection": self.collection.name, "build": served.build_id}},
                 )
-                raise ReloadError(self.last_error) from error
+                return self.last_error
             self.last_error = ""
             if build is not served:
                 self._adopt(build)

@@ -139,6 +139,21 @@ def test_a_build_is_given_back_to_the_system_after_its_grace_period(root: Root):
         assert "'one' and this server serves 'two'" in refused.value.details()
 
 
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_build_that_saw_another_one_refused_is_given_back_too(root: Root, watched: bool):
+    config = swapping_config(root.path, build_grace_s=SOON_S, reload_interval_s=SOON_S if watched else 0.0)
+    with serving(config) as server, Admin(server) as admin:
+        point_nowhere(root)
+        if not watched:
+            admin.refusal()
+        eventually(lambda: admin.status().last_reload_error != "")
+        root.publish("two")
+        if not watched:
+            admin.reload()
+        eventually(lambda: admin.builds() == ["two"])
+        eventually(lambda: not held(root.path / "one"))
+
+
 def test_a_search_that_outlives_the_grace_period_is_answered_by_its_build(root: Root):
     one = root.builds["one"]
     gated: dict[str, GatedDatastore] = {}

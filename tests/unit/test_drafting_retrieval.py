@@ -56,12 +56,13 @@ def test_another_build_is_asked_with_its_own_keys() -> None:
     one.draft()
     one.hear([4])
     second = handshake_of(some_reducer(HIDDEN, dims=3, seed=5), left_context_length=2)
-    retriever.handshake = second
+    first, retriever.handshake = retriever.handshake, second
     one.draft()
-    assert len(retriever.asked) == 1  # its keys were the former build's
+    assert retriever.asked[-1].reducer is first.reducer  # who made the key that there is
     one.hear([5])
     one.draft()
     call = retriever.asked[-1]
+    assert call.reducer is second.reducer
     np.testing.assert_allclose(call.keys, second.reducer.reduce(one.states[-1:].numpy()), atol=2e-3)
     assert call.left_contexts.tolist() == [[4, 3]]
 

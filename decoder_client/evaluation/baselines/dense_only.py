@@ -40,6 +40,7 @@ class DenseOnly:
         drafts = self._retriever.retrieve(
             handshake.reducer.reduce_torch(states).cpu().numpy(),
             [request.text[-1] for request in requests],
+            reducer=handshake.reducer,
             left_contexts=None,
             neighbors=NEIGHBORS,
             sparse_neighbors=0,
