@@ -169,7 +169,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         Bytes that are no message have no id to answer under: they end the stream.
         """
         enter(context)
-        stream = AnswerStream(request_iterator, self._answer_streamed)
+        stream = AnswerStream(request_iterator, self._answer_streamed, lambda: self._pool.runs_at_once)
         self._streams.add(stream)
         # A generator suspended at a yield is not told of a cancelled call; this is.
         context.add_done_callback(lambda _: stream.abandon())  # type: ignore[arg-type]  # any callable will do

@@ -6,7 +6,7 @@ Knows only that a request becomes an answer; messages, searches and statuses are
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Generic, TypeVar
 
 Request = TypeVar("Request")
@@ -22,10 +22,17 @@ class AnswerStream(Generic[Request, Answer]):
     Args:
         requests: what the caller sends.
         answer: turns one into its answer; whatever it raises ends the stream.
+        answers_at_once: whether the next `answer` has nothing to wait for, and so needs no task of its own.
     """
 
-    def __init__(self, requests: AsyncIterator[Request], answer: Callable[[Request], Awaitable[Answer]]) -> None:
+    def __init__(
+        self,
+        requests: AsyncIterator[Request],
+        answer: Callable[[Request], Coroutine[None, None, Answer]],
+        answers_at_once: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._answer = answer
+        self._answers_at_once = answers_at_once
         self._places = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._answers: asyncio.Queue[Answer | None] = asyncio.Queue()
         self._failure: BaseException | None = None
@@ -57,6 +64,9 @@ class AnswerStream(Generic[Request, Answer]):
                 request = await anext(requests)
             except StopAsyncIteration:
                 return
+            if self._answers_at_once():
+                self._answers.put_nowait(_result_of(self._answer(request)))
+                continue
             task = asyncio.create_task(self._work_on(request))
             self._work.add(task)
             task.add_done_callback(self._finished)
@@ -71,3 +81,14 @@ class AnswerStream(Generic[Request, Answer]):
             self.abandon()
         if not self._work:
             self._answers.put_nowait(None)
+
+
+def _result_of(coroutine: Coroutine[None, None, Answer]) -> Answer:
+    """What a coroutine returns that waits for nothing."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: Answer = done.value
+        return result
+    coroutine.close()
+    raise RuntimeError("an answer that was to come at once waits")
