@@ -75,6 +75,7 @@ class RunningServer:
         self._service = service
         self._pool = pool
         self._reloaders = reloaders
+        self._stopping: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
         self.port, self.admin_port = ports
         self.metrics: MetricsPort | None = None
@@ -91,8 +92,13 @@ class RunningServer:
     async def stop(self, grace_s: float) -> None:
         """Turns health to NOT_SERVING, lets running requests finish for up to `grace_s` seconds, and stops.
 
-        Called once. New requests are refused by the service from the start on.
+        New requests are refused by the service from the start on. Called again, it waits for the first call's end.
         """
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(grace_s))
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, grace_s: float) -> None:
         deadline = time.monotonic() + grace_s
         for watching in self._watching:
             watching.cancel()

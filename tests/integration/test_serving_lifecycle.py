@@ -187,3 +187,15 @@ def test_a_search_that_outlives_the_grace_period_does_not_hold_up_the_end(built:
         assert unary.exception() is not None
     gated.gate.set()
     thread.close()
+
+
+def test_stopping_twice_at_a_time_is_stopping_once(built: BuiltDatastore):
+    for _ in range(50):
+        thread = ServerThread(local_config(built.path))
+        both = [threading.Thread(target=thread.stop, args=(0.0,)) for _ in range(2)]
+        for one in both:
+            one.start()
+        for one in both:
+            one.join(PATIENCE_S)
+            assert not one.is_alive()
+        thread.close()

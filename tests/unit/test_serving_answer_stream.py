@@ -118,3 +118,33 @@ def test_an_error_nobody_foresaw_ends_the_stream():
             await all_of(AnswerStream(aiter(Source(3)), answer))
 
     asyncio.run(scenario())
+
+
+def test_answers_that_wait_for_nothing_come_in_order_and_others_when_they_are_done():
+    async def scenario() -> None:
+        gate, is_quick = asyncio.Event(), True
+
+        async def answer(number: int) -> int:
+            nonlocal is_quick
+            quick, is_quick = is_quick, not is_quick
+            if not quick:
+                await gate.wait()
+            return number
+
+        stream = AnswerStream(aiter(Source(4)), answer, lambda: is_quick)
+        await settle()
+        gate.set()
+        assert await all_of(stream) == [0, 2, 1, 3]
+
+    asyncio.run(scenario())
+
+
+def test_an_error_at_once_ends_the_stream_as_any_other():
+    async def scenario() -> None:
+        async def answer(_number: int) -> int:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await all_of(AnswerStream(aiter(Source(3)), answer, lambda: True))
+
+    asyncio.run(scenario())

@@ -121,3 +121,45 @@ def test_a_search_whose_caller_left_keeps_its_thread_until_it_ends():
         it.close()
 
     asyncio.run(scenario())
+
+
+def test_short_searches_come_to_run_at_once_and_one_long_one_ends_that():
+    async def scenario() -> None:
+        searches = pool()
+        threads = []
+        while not searches.runs_at_once:
+            assert len(threads) < 1000
+            threads.append((await searches.run(threading.get_ident, None))[0])
+        here = threading.get_ident()
+        assert here not in threads
+        assert await searches.run(threading.get_ident, None) == (here, 0.0)
+        with pytest.raises(ExpiredError):
+            await searches.run(threading.get_ident, time.monotonic() - 1.0)
+
+        def long() -> int:
+            until = time.monotonic() + 0.05
+            while time.monotonic() < until:
+                pass
+            return threading.get_ident()
+
+        assert (await searches.run(long, None))[0] == here
+        assert not searches.runs_at_once
+        assert (await searches.run(threading.get_ident, None))[0] != here
+        searches.close()
+
+    asyncio.run(scenario())
+
+
+def test_while_a_search_runs_none_runs_at_once():
+    async def scenario() -> None:
+        searches, gate = pool(threads=2), Gate()
+        running = asyncio.create_task(searches.run(gate, None))
+        await has_begun(gate)
+        for _ in range(100):
+            await searches.run(threading.get_ident, None)
+            assert not searches.runs_at_once
+        gate.go.set()
+        await running
+        searches.close()
+
+    asyncio.run(scenario())
