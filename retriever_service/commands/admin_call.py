@@ -4,28 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import grpc
 
+from dresd.peer_access import PeerAccess, PeerAccessError
 from dresd.v1 import admin_pb2_grpc as pb_grpc
 from retriever_service.commands.output import CommandError
 from retriever_service.echo import echoed, quoted
+
+Metadata: TypeAlias = "tuple[tuple[str, str | bytes], ...]"
 
 _LONGEST = 1000
 """Characters of a server's message that are shown."""
 
 
 @contextmanager
-def admin_of(address: str) -> Iterator[pb_grpc.AdminStub]:
-    """The admin service at "HOST:PORT", for one call.
+def admin_of(address: str) -> Iterator[tuple[pb_grpc.AdminStub, Metadata]]:
+    """The admin service at "HOST:PORT" and the metadata of a call to it; by what the variables DRESD_RETRIEVER_* say.
 
     Raises:
-        CommandError: for a call that fails.
+        CommandError: for a call that fails, and for variables or files that cannot be used.
     """
+    try:
+        access = PeerAccess.from_environment()
+        credentials, authorization = access.credentials(), access.authorization(address)
+    except PeerAccessError as error:
+        raise CommandError(str(error)) from error
     # A server is on the operator's own network, where a proxy set for the web does not lead.
-    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    options = [("grpc.enable_http_proxy", 0), *access.options()]
+    if credentials is None:
+        channel = grpc.insecure_channel(address, options)
+    else:
+        channel = grpc.secure_channel(address, credentials, options)
+    with channel:
         try:
-            yield pb_grpc.AdminStub(channel)
+            yield pb_grpc.AdminStub(channel), () if authorization is None else (("authorization", authorization),)
         except grpc.RpcError as error:
             raise CommandError(_explained(address, error.code(), error.details() or "")) from error
 
@@ -33,7 +47,10 @@ def admin_of(address: str) -> Iterator[pb_grpc.AdminStub]:
 def _explained(address: str, code: grpc.StatusCode, details: str) -> str:
     shown = quoted(address)
     if code is grpc.StatusCode.UNAVAILABLE:
-        return f"Nobody answers at {shown} ({echoed(details)}). Is the server running there, with --admin-listen?"
+        hint = "Is the server running there, with --admin-listen, and with TLS as the variables DRESD_RETRIEVER_* say?"
+        return f"Nobody answers at {shown} ({echoed(details)}). {hint}"
+    if code is grpc.StatusCode.UNAUTHENTICATED:
+        return f"{shown} refused: {echoed(details)}. Name a file with its token in DRESD_RETRIEVER_TOKEN_FILE."
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return f"What answers at {shown} has no admin service. Give the server's --admin-listen, not its --listen."
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:

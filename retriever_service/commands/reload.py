@@ -32,8 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     from retriever_service.echo import printable
 
     request = pb.ReloadRequest(collection=arguments.collection or "", allow_other_model=arguments.allow_other_model)
-    with admin_of(arguments.address) as admin:
-        reloaded = admin.Reload(request, timeout=arguments.timeout)
+    with admin_of(arguments.address) as (admin, metadata):
+        reloaded = admin.Reload(request, timeout=arguments.timeout, metadata=metadata)
     before, now = printable(reloaded.previous_build_id), printable(reloaded.build_id)
     print(f"serving build {now} still" if now == before else f"serving build {now} in place of {before}")
     return 0

@@ -29,8 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
     from dresd.v1 import admin_pb2 as pb
     from retriever_service.commands.admin_call import admin_of
 
-    with admin_of(arguments.address) as admin:
-        status = admin.GetStatus(pb.GetStatusRequest(), timeout=_TIMEOUT_S)
+    with admin_of(arguments.address) as (admin, metadata):
+        status = admin.GetStatus(pb.GetStatusRequest(), timeout=_TIMEOUT_S, metadata=metadata)
     if arguments.json:
         print(json.dumps(_as_object(status), indent=1))
     else:

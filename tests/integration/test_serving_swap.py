@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 from dresd.v1 import admin_pb2, admin_pb2_grpc
 from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
-from retriever_service.cli import main
 from retriever_service.datastore import CURRENT_FILE, Datastore
 from tests.support.datastore import BuiltDatastore, edit_manifest
 from tests.support.serving import (
@@ -325,43 +323,6 @@ def test_a_reload_whose_caller_left_is_finished(root: Root):
         eventually(lambda: admin.builds() == ["two", "one"])
 
 
-def test_the_admin_service_is_not_on_the_servers_port_nor_the_other_way_round(root: Root):
-    with serving(swapping_config(root.path)) as server, Admin(server.address) as wrong:
-        assert wrong.refusal()[0] is grpc.StatusCode.UNIMPLEMENTED
-        with grpc.insecure_channel(f"127.0.0.1:{server.server.admin_port}") as channel:
-            with pytest.raises(grpc.RpcError) as refused:
-                pb_grpc.RetrieverStub(channel).GetInfo(pb.GetInfoRequest())
-            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-            for method in ("Reload", "GetStatus"):
-                garbage = channel.unary_unary(f"/dresd.v1.Admin/{method}")
-                with pytest.raises(grpc.RpcError) as refused:
-                    garbage(b"\xff\xff")
-                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    with serving(swapping_config(root.path, admin_listen=None)) as server:
-        assert server.server.admin_port is None
-
-
-def test_while_the_first_build_is_loaded_there_is_status_and_no_reload(root: Root):
-    gate = threading.Event()
-
-    def opener(folder: Path) -> Datastore:
-        assert gate.wait(PATIENCE_S)
-        return Datastore.open(folder)
-
-    with serving(swapping_config(root.path)) as found_a_port:
-        address = f"127.0.0.1:{found_a_port.server.admin_port}"
-    thread = ServerThread(swapping_config(root.path, admin_listen=address), opener, loaded=False)
-    with Admin(address) as admin:
-        eventually(lambda: admin.refusal()[0] is grpc.StatusCode.FAILED_PRECONDITION)
-        assert "still being loaded" in admin.refusal()[1]
-        assert admin.builds() == []
-        gate.set()
-        thread.server = thread.starting.result(PATIENCE_S)
-        assert admin.builds() == ["one"]
-    thread.stop()
-    thread.close()
-
-
 def test_stopping_in_the_middle_of_a_reload_does_not_wait_for_it(root: Root):
     begun, gate = threading.Event(), threading.Event()
 
@@ -377,36 +338,3 @@ def test_stopping_in_the_middle_of_a_reload_does_not_wait_for_it(root: Root):
     thread.stop()
     thread.close()
     gate.set()
-
-
-def test_the_commands_reload_and_status(root: Root, capsys: pytest.CaptureFixture[str]):
-    with serving(swapping_config(root.path)) as server, Admin(server) as admin:
-        assert main(["reload", admin.address]) == 0
-        assert capsys.readouterr().out == "serving build one still\n"
-        root.publish("two")
-        assert main(["reload", admin.address, "--collection", "default"]) == 0
-        assert capsys.readouterr().out == "serving build two in place of one\n"
-        root.publish("other")
-        assert main(["reload", admin.address]) == 1
-        errors = capsys.readouterr().err
-        assert len(errors.splitlines()) == 1
-        assert "tokenizer_hash" in errors
-        assert main(["status", admin.address]) == 0
-        shown = capsys.readouterr().out
-        assert [line.split()[0] for line in shown.splitlines()] == ["default:", "current", "leaving", "refused"]
-        assert main(["status", admin.address, "--json"]) == 0
-        (collection,) = json.loads(capsys.readouterr().out)["collections"]
-        assert [(build["build_id"], build["current"]) for build in collection["builds"]] == [
-            ("two", True),
-            ("one", False),
-        ]
-        assert main(["reload", admin.address, "--allow-other-model"]) == 0
-        assert capsys.readouterr().out == "serving build other in place of two\n"
-        assert main(["reload", server.address]) == 1
-        assert "--admin-listen" in capsys.readouterr().err
-        gone = admin.address
-    for command in ("reload", "status"):
-        assert main([command, gone]) == 1
-        errors = capsys.readouterr().err
-        assert len(errors.splitlines()) == 1
-        assert "Nobody answers" in errors
