@@ -78,11 +78,6 @@ class Collection:
             timer = asyncio.get_running_loop().call_later(self._grace_s, self._retire, replaced.build_id)
             self._retiring[replaced.build_id] = (replaced, timer)
 
-    def close(self) -> None:
-        """Frees nothing any more by itself: the server ends."""
-        for _, timer in self._retiring.values():
-            timer.cancel()
-
     def _retire(self, build_id: str) -> None:
         last = [self._retiring.pop(build_id)]
         # Unmapping many pages takes a while, and is not the event loop's work.
