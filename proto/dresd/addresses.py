@@ -108,6 +108,9 @@ def _listed(path: Path) -> tuple[str, ...]:
     except UnicodeError as error:
         raise AddressError(f"cannot read the servers in {path}: it is no UTF-8 text") from error
     addresses = tuple(dict.fromkeys(address for line in lines if (address := line.split("#")[0].strip())))
+    if not addresses:
+        # As a file is while somebody writes it anew.
+        raise AddressError(f"{path} lists no servers; add the address of one")
     if len(addresses) > _MAX_SERVERS:
         raise AddressError(f"{path} lists {len(addresses)} servers; {_MAX_SERVERS} are the most")
     try:
