@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoder_client.batch_call import BatchCall
-from decoder_client.drafts import Coverage, Drafts
+from decoder_client.drafts import Coverage, Drafts, compile_once
 from decoder_client.fleet import Fleet
 from decoder_client.handshake import Handshake
 from decoder_client.hedging import Hedging
@@ -248,6 +248,7 @@ class RetrieverClient:
     def _new_fleet(self, identity: ModelIdentity) -> Fleet:
         if self._closed or self._fleet is not None:
             raise RetrieverError("this retriever client is closed or connected already; create another one")
+        compile_once()
         return Fleet(self._config, identity, self._recorder)
 
     def _adopt(self, fleet: Fleet, identity: ModelIdentity) -> None:
