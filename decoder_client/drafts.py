@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
 from decoder_client.wire import Draft
-from dresd.compiled import warm
 from dresd.draft_tree import DraftTree
 from dresd.path_merging import merge_trees
 
@@ -62,10 +60,3 @@ def together(drafts: Sequence[Draft], max_nodes: int) -> Draft:
         longest_match=max(draft.longest_match for draft in drafts),
         neighbors=(sum(draft.neighbors[0] for draft in drafts), sum(draft.neighbors[1] for draft in drafts)),
     )
-
-
-@cache
-def compile_once() -> None:
-    """Compiles what `together` calls, or loads it from the cache on disk, so that no call waits for it."""
-    none = together([], 1)
-    warm(lambda: together([none, none], 1))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoder_client.batch_call import BatchCall
-from decoder_client.drafts import Coverage, Drafts, compile_once
+from decoder_client.drafts import Coverage, Drafts
 from decoder_client.fleet import Fleet
 from decoder_client.handshake import Handshake
 from decoder_client.hedging import Hedging
@@ -28,6 +28,7 @@ from decoder_client.retriever_errors import RetrieverError, RetrieverMismatchErr
 from decoder_client.retriever_stats import CallRecorder, RetrieverStats
 from decoder_client.wire import Draft
 from dresd.identity import ModelIdentity, differences
+from dresd.path_merging import compile_merging
 
 __all__ = [
     "Coverage",
@@ -248,7 +249,7 @@ class RetrieverClient:
     def _new_fleet(self, identity: ModelIdentity) -> Fleet:
         if self._closed or self._fleet is not None:
             raise RetrieverError("this retriever client is closed or connected already; create another one")
-        compile_once()
+        compile_merging()
         return Fleet(self._config, identity, self._recorder)
 
     def _adopt(self, fleet: Fleet, identity: ModelIdentity) -> None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dresd.compiled import njit
+from dresd.compiled import njit, warm
 from dresd.draft_tree import PAD, DraftTree
 from dresd.tree_paths import tree_paths
 
@@ -61,6 +62,12 @@ def merge_trees(trees: Sequence[DraftTree], max_nodes: int) -> DraftTree:
         row += len(part)
     weights = np.concatenate([weights for _, weights in parts])
     return merge_paths(np.zeros(len(paths), np.int64), paths, weights, num_queries=1, max_nodes=max_nodes)[0]
+
+
+@cache
+def compile_merging() -> None:
+    """Compiles what `merge_trees` calls, or loads it from the cache on disk, so that no answer waits for it."""
+    warm(lambda: merge_trees([DraftTree.empty(2), DraftTree.empty(2)], 1))
 
 
 @njit

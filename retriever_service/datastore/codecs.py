@@ -139,7 +139,9 @@ def _name_for_faiss(path: Path, descriptor: int) -> str:
 
 def matches(index: FaissIndex, codec: str) -> bool:
     """Whether an index read from a file is what `new_index` makes for this codec."""
-    if not isinstance(index, faiss.IndexIVF) or index.metric_type != faiss.METRIC_INNER_PRODUCT or index.by_residual:
+    if not isinstance(index, faiss.IndexIVF) or not index.is_trained:
+        return False
+    if index.metric_type != faiss.METRIC_INNER_PRODUCT or index.by_residual:
         return False
     if codec == "flat":
         return isinstance(index, faiss.IndexIVFFlat)

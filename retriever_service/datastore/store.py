@@ -137,7 +137,10 @@ class Datastore:
             reducer_bytes,
             {partition: segments.get(partition, []) for partition in wanted},
         )
-        warm(store._draft_once)
+        try:
+            warm(store._draft_once)
+        except (RuntimeError, IndexError, MemoryError) as error:
+            raise DatastoreError(f"A segment of {path} cannot be searched: {echoed(error)}.", REBUILD_HINT) from error
         return store
 
     def _draft_once(self) -> None:

@@ -12,6 +12,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
+from dresd.path_merging import compile_merging
 from dresd.v1 import retriever_pb2 as pb
 from retriever_service.serving.loaded_build import LoadedBuild
 from retriever_service.serving.messages import merged_tree
@@ -30,6 +31,7 @@ class Forwarding:
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
+        compile_merging()
 
     async def close(self) -> None:
         """Ends the connections to peers."""

@@ -151,8 +151,10 @@ class PeerLink:
                 while not (reader.done() or self._breaker.is_open):
                     self._told.clear()
                     waiter = asyncio.create_task(self._told.wait())
-                    await asyncio.wait({reader, waiter}, timeout=_LEARN_S, return_when=asyncio.FIRST_COMPLETED)
-                    waiter.cancel()
+                    try:
+                        await asyncio.wait({reader, waiter}, timeout=_LEARN_S, return_when=asyncio.FIRST_COMPLETED)
+                    finally:
+                        waiter.cancel()
                     if not (reader.done() or self._breaker.is_open):
                         await asyncio.sleep(_LEAST_PAUSE_S)  # many requests may want to know
                         # Builds that are served no more say so themselves.

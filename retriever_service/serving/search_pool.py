@@ -57,16 +57,17 @@ class SearchPool:
 
     @property
     def runs_at_once(self) -> bool:
-        """Whether the next `run` is done when it is called, without anything to wait for."""
+        """Whether the next small `run` is done when it is called, without anything to wait for."""
         is_short = self._searches >= _KNOWN_AFTER and self._usual_s < _SHORT_S
         return is_short and self.running == 0 and self.waiting == 0
 
-    async def run(self, search: Callable[[], T], deadline: float | None) -> tuple[T, float]:
+    async def run(self, search: Callable[[], T], deadline: float | None, *, is_small: bool = True) -> tuple[T, float]:
         """Runs `search` in a search thread. Cancelling the caller gives up a place in the queue at once.
 
         Args:
             search: the work; it may not be interrupted once it runs.
             deadline: on `time.monotonic`'s clock; None is never.
+            is_small: it is no more work than others usually are.
 
         Returns:
             What `search` returned, and the seconds it waited in the queue.
@@ -76,7 +77,7 @@ class SearchPool:
             ExpiredError: the deadline passed before the search began; it never ran.
         """
         arrived = time.monotonic()
-        if self.runs_at_once:
+        if is_small and self.runs_at_once:
             if deadline is not None and arrived >= deadline:
                 raise ExpiredError
             if self._prepare_thread is not None:

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_FEW_NEIGHBORS = 256
+"""Of all queries of a request together; what other short searches took says nothing of one for more."""
+
 
 class RetrieverService(pb_grpc.RetrieverServicer):
     """Answers from collections once they are loaded, and no longer once it drains.
@@ -169,7 +172,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         Bytes that are no message have no id to answer under: they end the stream.
         """
         enter(context)
-        stream = AnswerStream(request_iterator, self._answer_streamed, lambda: self._pool.runs_at_once)
+        stream = AnswerStream(request_iterator, self._answer_streamed, self._answers_at_once)
         self._streams.add(stream)
         # A generator suspended at a yield is not told of a cancelled call; this is.
         context.add_done_callback(lambda _: stream.abandon())  # type: ignore[arg-type]  # any callable will do
@@ -186,6 +189,11 @@ class RetrieverService(pb_grpc.RetrieverServicer):
                 self._streams.discard(stream)
         if self._draining:
             await self._abort(context, _draining())
+
+    def _answers_at_once(self, request: pb.RetrieveStreamRequest | None) -> bool:
+        """Whether `_answer_streamed` has nothing to wait for: no thread, no peer."""
+        is_small = request is not None and _is_small(request.request)
+        return is_small and self._forwarding is None and self._pool.runs_at_once
 
     async def _answer_streamed(self, request: pb.RetrieveStreamRequest | None) -> pb.RetrieveStreamResponse:
         message = message_of(request)
@@ -228,7 +236,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         )
         build.in_flight += 1
         try:
-            batch, waited = await self._search_here(build, queries, deadline)
+            batch, waited = await self._search_here(build, queries, deadline, is_small=_is_small(request))
             response = response_message(build.build_id, collection.build("").build_id, batch, waited)
             if away is not None:
                 await away.merge_into(response)
@@ -246,7 +254,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         return response
 
     async def _search_here(
-        self, build: LoadedBuild, queries: Queries, deadline: float | None
+        self, build: LoadedBuild, queries: Queries, deadline: float | None, *, is_small: bool
     ) -> tuple[DraftBatch, float]:
         """The drafts, and the seconds they waited in the queue."""
 
@@ -266,7 +274,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
             )
 
         try:
-            return await self._pool.run(search, deadline)
+            return await self._pool.run(search, deadline, is_small=is_small)
         except QueueFullError:
             raise RefusedError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED, "the search queue is full; ask less often or of another server"
@@ -288,6 +296,11 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         if self._draining:
             raise _draining()
         return self._collections.find(name)
+
+
+def _is_small(request: pb.RetrieveRequest) -> bool:
+    neighbors = request.num_queries * (request.neighbors + request.sparse_neighbors)
+    return neighbors <= _FEW_NEIGHBORS and request.nprobe == 0
 
 
 def _draining() -> RefusedError:

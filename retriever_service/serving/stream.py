@@ -22,14 +22,14 @@ class AnswerStream(Generic[Request, Answer]):
     Args:
         requests: what the caller sends.
         answer: turns one into its answer; whatever it raises ends the stream.
-        answers_at_once: whether the next `answer` has nothing to wait for, and so needs no task of its own.
+        answers_at_once: whether `answer` has nothing to wait for with this one, and so needs no task of its own.
     """
 
     def __init__(
         self,
         requests: AsyncIterator[Request],
         answer: Callable[[Request], Coroutine[None, None, Answer]],
-        answers_at_once: Callable[[], bool] = lambda: False,
+        answers_at_once: Callable[[Request], bool] = lambda _: False,
     ) -> None:
         self._answer = answer
         self._answers_at_once = answers_at_once
@@ -64,7 +64,7 @@ class AnswerStream(Generic[Request, Answer]):
                 request = await anext(requests)
             except StopAsyncIteration:
                 return
-            if self._answers_at_once():
+            if self._answers_at_once(request):
                 self._answers.put_nowait(_result_of(self._answer(request)))
                 continue
             task = asyncio.create_task(self._work_on(request))

@@ -22,6 +22,7 @@ from tests.support.serving import (
     IDENTITY,
     PATIENCE_S,
     GatedDatastore,
+    OpenStream,
     ServerThread,
     eventually,
     local_config,
@@ -111,6 +112,23 @@ def test_what_was_passed_on_is_not_passed_on_again(built: BuiltDatastore, pair: 
     with stub_of(pair[0]) as stub:
         assert stub.Retrieve(question(built, forwarded=True)).coverage.partitions_answered == 2
         assert is_full(stub.Retrieve(question(built)))
+
+
+def test_a_stream_of_short_searches_is_passed_on_too(
+    built: BuiltDatastore, store: Datastore, pair: tuple[ServerThread, ServerThread]
+):
+    def ask(row: int) -> pb.RetrieveRequest:
+        return request_for(built.entries.keys[[row]].astype(np.float16), [int(built.entries.next_tokens[row])])
+
+    away = [set(store.routing.partitions_of(int(token)).tolist()) & {2, 3} for token in built.entries.next_tokens]
+    rows = [next(row for row, parts in enumerate(away) if bool(parts) == is_away) for is_away in (False, True)]
+    with OpenStream(pair[0].address) as stream:
+        for number in range(100):
+            stream.send(number, ask(rows[number % 2]), timeout_us=int(PATIENCE_S * 1e6))
+            answer = stream.receive()
+            assert answer.request_id == number
+            coverage = answer.response.coverage
+            assert coverage.partitions_asked == coverage.partitions_answered > 0
 
 
 def test_named_partitions_only_are_passed_on(built: BuiltDatastore, pair: tuple[ServerThread, ServerThread]):

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 
+import faiss
 import numpy as np
 import pytest
 
@@ -230,6 +231,15 @@ def test_lists_of_other_sizes_than_the_directory_says_are_refused(intact, copy):
     assert content.count(sizes.tobytes()) == 1
     file.write_bytes(content.replace(sizes.tobytes(), exchanged.tobytes()))
     with pytest.raises(DatastoreError, match=r"index\.faiss does not hold the entries"):
+        Datastore.open(copy, verify_checksums=False)
+
+
+def test_an_index_that_says_it_is_untrained_is_refused(copy):
+    file = copy / "partition-00001-segment-000/index.faiss"
+    index = faiss.read_index(str(file))
+    index.is_trained = False
+    faiss.write_index(index, str(file))
+    with pytest.raises(DatastoreError, match=r"index\.faiss is not an index as the manifest describes it"):
         Datastore.open(copy, verify_checksums=False)
 
 

@@ -131,7 +131,7 @@ def test_answers_that_wait_for_nothing_come_in_order_and_others_when_they_are_do
                 await gate.wait()
             return number
 
-        stream = AnswerStream(aiter(Source(4)), answer, lambda: is_quick)
+        stream = AnswerStream(aiter(Source(4)), answer, lambda _: is_quick)
         await settle()
         gate.set()
         assert await all_of(stream) == [0, 2, 1, 3]
@@ -145,6 +145,6 @@ def test_an_error_at_once_ends_the_stream_as_any_other():
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            await all_of(AnswerStream(aiter(Source(3)), answer, lambda: True))
+            await all_of(AnswerStream(aiter(Source(3)), answer, lambda _: True))
 
     asyncio.run(scenario())

@@ -133,6 +133,7 @@ def test_short_searches_come_to_run_at_once_and_one_long_one_ends_that():
         here = threading.get_ident()
         assert here not in threads
         assert await searches.run(threading.get_ident, None) == (here, 0.0)
+        assert (await searches.run(threading.get_ident, None, is_small=False))[0] != here
         with pytest.raises(ExpiredError):
             await searches.run(threading.get_ident, time.monotonic() - 1.0)
 
