@@ -45,8 +45,10 @@ COMMANDS: dict[str, Callable[[TinyWorld, Path], list[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("source", ["service", "datastore"])
-@pytest.mark.parametrize("command", COMMANDS)
+CASES = [(command, "service") for command in COMMANDS] + [("bench", "datastore"), ("replay", "datastore")]
+
+
+@pytest.mark.parametrize(("command", "source"), CASES)
 def test_other_weights_are_taken_only_when_told_to(
     world: TinyWorld,
     other_model: Path,
@@ -55,8 +57,6 @@ def test_other_weights_are_taken_only_when_told_to(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    if (command, source) == ("generate", "datastore"):
-        pytest.skip("generate asks services only")
     arguments = [*COMMANDS[command](world, tmp_path), "--model", str(other_model)]
 
     def refused_then_taken(*drafts_from: str) -> None:
