@@ -10,6 +10,10 @@ from dresd.command_line import UsageError
 from retriever_service.commands import serve_operations
 from retriever_service.echo import quoted
 
+_PLAIN = (
+    "listen", "admin_listen", "health_listen", "partitions", "ordinal", "peers", "search_threads", "queue_size",
+)  # fmt: skip
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
@@ -25,6 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--partitions", type=_numbers, metavar="N,M", help="the partitions to serve, by number; default: all"
     )
+    parser.add_argument(
+        "--ordinal", type=whole_number, metavar="N",
+        help="in place of --partitions: this server's number among many, from 0; of P partitions it serves that of its "
+        "number modulo P",
+    )  # fmt: skip
     parser.add_argument(
         "--peers", metavar="LIST",
         help="the other servers, which other partitions are asked for: HOST:PORT,HOST:PORT or dns:///NAME:PORT or "
@@ -45,6 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--admin-listen", metavar="HOST:PORT", help="where `reload` and `status` ask; keep it private; default: nowhere"
     )
+    parser.add_argument(
+        "--health-listen", metavar="HOST:PORT",
+        help="where health alone is told too, in plain text and without a token, for probes that have neither; "
+        "default: nowhere",
+    )  # fmt: skip
     parser.add_argument("--skip-checksums", action="store_true", help="do not hash every file before serving")
     serve_operations.add_arguments(parser)
 
@@ -62,9 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     names = {"reload_interval": "reload_interval_s", "build_grace": "build_grace_s"}
     chosen = {
-        names.get(name, name): value
-        for name in ("listen", "admin_listen", "partitions", "peers", "search_threads", "queue_size", *names)
-        if (value := getattr(arguments, name)) is not None
+        names.get(name, name): value for name in (*_PLAIN, *names) if (value := getattr(arguments, name)) is not None
     }
     try:
         config = ServeConfig(

@@ -169,6 +169,10 @@ class Manifest(_Record):
             raise ValueError("partitions must not share a folder")
         return self
 
+    def partitions_of(self, ordinal: int) -> list[int]:
+        """What one of many servers holds that are numbered from 0: with P partitions the one of its number modulo P."""
+        return [ordinal % len(self.partitions)]
+
 
 def read_manifest(directory: Path) -> Manifest:
     """Reads and checks a datastore's manifest.

@@ -27,6 +27,7 @@ _MAX_SEARCH_THREADS = 256
 _MAX_QUEUE_SIZE = 65_536
 """A search waits in a few kB; nobody waits for so many before it."""
 _MAX_PARTITION = 2**32 - 1
+_MAX_ORDINAL = 2**32 - 1
 _MAX_SECONDS = 1e6
 """Eleven days; what timers can count."""
 _MAX_LIMIT = 2**32 - 1
@@ -65,6 +66,8 @@ class ServeConfig:
         collections: likewise of the others, by name.
         listen: "HOST:PORT"; an empty host is every interface, port 0 is any free port.
         partitions: the partitions to open, of every collection; None is all of them.
+        ordinal: this server's number among many, from 0; of P partitions it opens the one of that number modulo P, of
+            every collection and every build. None leaves the choice to `partitions`.
         peers: where the other servers of this service are, as for `Discovery`; what is not served here is passed on to
             them. None passes nothing on.
         search_threads: searches that run at the same time, 1 to 256.
@@ -75,6 +78,7 @@ class ServeConfig:
         metrics_listen: "HOST:PORT" where Prometheus may ask for numbers, over HTTP; None is nowhere.
         log_format: of the process's log, "text" or "json".
         admin_listen: where the admin service listens, like `listen`; None is nowhere.
+        health_listen: where health alone is told too, like `listen`, in plain text; None is nowhere.
         reload_interval_s: seconds between looks at `CURRENT`; 0 never looks.
         build_grace_s: seconds that a build goes on answering those who ask for it after another has replaced it.
         shutdown_grace_s: seconds running requests get to finish after SIGTERM.
@@ -88,6 +92,7 @@ class ServeConfig:
     collections: Mapping[str, Path] = field(default_factory=dict)
     listen: str = DEFAULT_LISTEN
     partitions: Collection[int] | None = None
+    ordinal: int | None = None
     peers: str | None = None
     search_threads: int = field(default_factory=lambda: min(os.cpu_count() or 1, _MAX_SEARCH_THREADS))
     queue_size: int = 64
@@ -97,6 +102,7 @@ class ServeConfig:
     metrics_listen: str | None = None
     log_format: str = "text"
     admin_listen: str | None = None
+    health_listen: str | None = None
     reload_interval_s: float = 5.0
     build_grace_s: float = 60.0
     shutdown_grace_s: float = 10.0
@@ -119,6 +125,8 @@ class ServeConfig:
             raise ServeError(f"log_format is {quoted(self.log_format)}; it must be {' or '.join(LOG_FORMATS)}")
         if self.admin_listen is not None:
             split_address(self.admin_listen)
+        if self.health_listen is not None:
+            split_address(self.health_listen)
         if self.peers is not None:
             try:
                 Discovery(self.peers)
@@ -129,6 +137,10 @@ class ServeConfig:
         for name in ("reload_interval_s", "build_grace_s", "shutdown_grace_s"):
             if not 0.0 <= getattr(self, name) <= _MAX_SECONDS:
                 raise ServeError(f"{name} is {getattr(self, name)}; it must be 0 to {_MAX_SECONDS:g} seconds")
+        if self.ordinal is not None:
+            if self.partitions is not None:
+                raise ServeError("ordinal and partitions both choose what to serve; give one of them")
+            _within("ordinal", self.ordinal, 0, _MAX_ORDINAL)
         if self.partitions is not None:
             if len(self.partitions) == 0:
                 raise ServeError("no partition to serve was named; name at least one, or leave the choice out for all")

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,9 @@ from grpc_reflection.v1alpha import reflection
 
 from dresd.addresses import Discovery
 from dresd.peer_access import PeerAccess, PeerAccessError
-from retriever_service.datastore import Datastore, DatastoreError
+from retriever_service.datastore import Datastore, DatastoreError, read_manifest
 from retriever_service.serving import logs
+from retriever_service.serving.access import Access
 from retriever_service.serving.address import bind
 from retriever_service.serving.admin import AdminService
 from retriever_service.serving.background import in_thread
@@ -58,6 +60,7 @@ class RunningServer:
     Attributes:
         port: the port it listens on.
         admin_port: the port the admin service listens on; None without one.
+        health_port: the port that tells health alone; None without one.
         metrics: shows its numbers; None if nobody is to see them.
     """
 
@@ -78,6 +81,7 @@ class RunningServer:
         self._stopping: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
         self.port, self.admin_port = ports
+        self.health_port: int | None = None
         self.metrics: MetricsPort | None = None
 
     @property
@@ -130,9 +134,7 @@ async def start(config: ServeConfig, open_datastore: Callable[[Path], Datastore]
         ServeError: an address cannot be listened on, or certificates, tokens or a datastore cannot be read.
         DatastoreError: a datastore cannot be served.
     """
-    opened = open_datastore or functools.partial(
-        Datastore.open, partitions=config.partitions, verify_checksums=config.verify_checksums
-    )
+    opened = open_datastore or functools.partial(_open_share, config)
     meter = None if config.metrics_listen is None else RequestMeter()
     pool = SearchPool(config.search_threads, config.queue_size, _prepare_search_thread)
     collections = Collections(Collection(name, config.build_grace_s) for name in config.folders)
@@ -146,10 +148,13 @@ async def start(config: ServeConfig, open_datastore: Callable[[Path], Datastore]
 
     def add_services(server: grpc.aio.Server) -> None:
         register(service, server)
-        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+        add_health(server)
 
     def add_admin(server: grpc.aio.Server) -> None:
         register_admin(AdminService(collections, reloaders), server)
+
+    def add_health(server: grpc.aio.Server) -> None:
+        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
 
     server, port = _bound(config, config.listen, meter, add_services, (SERVICE_NAME, health.SERVICE_NAME))
     servers, admin_port = [server], None
@@ -157,6 +162,10 @@ async def start(config: ServeConfig, open_datastore: Callable[[Path], Datastore]
         admin, admin_port = _bound(config, config.admin_listen, meter, add_admin, (ADMIN_SERVICE_NAME,))
         servers.append(admin)
     running = RunningServer(servers, health_servicer, service, pool, reloaders, (port, admin_port))
+    if config.health_listen is not None:
+        bare = replace(config, access=Access(reflection=False))
+        health_server, running.health_port = _bound(bare, config.health_listen, None, add_health, ())
+        servers.append(health_server)
     for each in servers:
         await each.start()
     try:
@@ -172,9 +181,19 @@ async def start(config: ServeConfig, open_datastore: Callable[[Path], Datastore]
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     if config.reload_interval_s > 0.0:
         running.watch(config.reload_interval_s)
-    ports = {"port": running.port, "admin_port": running.admin_port, "metrics_port": running.metrics_port}
+    ports = {
+        "port": running.port,
+        "admin_port": running.admin_port,
+        "health_port": running.health_port,
+        "metrics_port": running.metrics_port,
+    }
     logger.info("ready", extra={"fields": {name: port for name, port in ports.items() if port is not None}})
     return running
+
+
+def _open_share(config: ServeConfig, path: Path) -> Datastore:
+    partitions = config.partitions if config.ordinal is None else read_manifest(path).partitions_of(config.ordinal)
+    return Datastore.open(path, partitions=partitions, verify_checksums=config.verify_checksums)
 
 
 def _metrics_port(

@@ -61,6 +61,7 @@ WRONG: dict[str, list[str]] = {
     "reload --collection": [""], "--timeout": [*REAL, "0"],
     "root": PATHS, "build": PATHS, "address": ADDRESSES,
     "--peers": ["", "nonsense", "a:1,nonsense", "a:65536", "file:", "dns:///"], "--admin-listen": ADDRESSES,
+    "--health-listen": ADDRESSES, "--ordinal": ["-1", "x", "", "0.5", "9" * 30],
     "--metrics-listen": ADDRESSES, "--log-format": NAMES, "--reload-interval": REAL, "--build-grace": REAL,
     "--tls-cert": PATHS, "--tls-key": PATHS, "--tls-client-ca": PATHS, "--token-file": PATHS,
     "--max-request-bytes": LIMITED, "--max-streams": LIMITED, "--keepalive-s": [*REAL, "0"], "--max-age-s": REAL,
