@@ -17,7 +17,8 @@ from retriever_service.serving.call_log import current_call
 
 logger = logging.getLogger(__name__)
 
-_GRPC_LOGGER = "grpc._cython.cygrpc"
+GRPC_LOGGER = "grpc._cython.cygrpc"
+"""Whose habit is filtered by `is_no_departure`."""
 
 
 def set_up(log_format: str) -> None:
@@ -25,7 +26,7 @@ def set_up(log_format: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger(_GRPC_LOGGER).addFilter(_is_no_departure)
+    logging.getLogger(GRPC_LOGGER).addFilter(is_no_departure)
 
 
 class TextFormatter(logging.Formatter):
@@ -78,7 +79,7 @@ def _word(value: object) -> str:
     return text if text and not set(text) & set(' "=') else json.dumps(text, ensure_ascii=False)
 
 
-def _is_no_departure(record: logging.LogRecord) -> bool:
+def is_no_departure(record: logging.LogRecord) -> bool:
     """False for a caller that left before it had read its answers: nothing is wrong then.
 
     gRPC means to pass over it, but logs a traceback when the failed write is known before the caller's end is.

@@ -20,7 +20,7 @@ class AnswerStream(Generic[Request, Answer]):
     """Reads requests and answers them until their sender is done, told to stop reading, or abandoned.
 
     Args:
-        requests: what the caller sends.
+        requests: what the caller sends; ends, or fails, when the call does.
         answer: turns one into its answer; whatever it raises ends the stream.
         answers_at_once: whether `answer` has nothing to wait for with this one, and so needs no task of its own.
     """
@@ -36,16 +36,24 @@ class AnswerStream(Generic[Request, Answer]):
         self._places = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._answers: asyncio.Queue[Answer | None] = asyncio.Queue()
         self._failure: BaseException | None = None
+        self._reads_no_more = self._is_receiving = False
         self._reader = asyncio.create_task(self._read(requests))
         self._work: set[asyncio.Task[None]] = {self._reader}
         self._reader.add_done_callback(self._finished)
 
     def stop_reading(self) -> None:
         """Reads no more requests; those read are still answered."""
-        self._reader.cancel()
+        self._reads_no_more = True
+        if not self._is_receiving:
+            self._reader.cancel()
+        elif self._reader in self._work:
+            # It is left to end with the call. A receive that has just failed, and whose reader is cancelled before it
+            # has looked, would be logged by the event loop as an exception that nobody retrieved.
+            self._leave(self._reader)
 
     def abandon(self) -> None:
         """Nobody waits for the answers any more: gives up all work."""
+        self.stop_reading()
         for task in self._work:
             task.cancel()
 
@@ -60,9 +68,14 @@ class AnswerStream(Generic[Request, Answer]):
     async def _read(self, requests: AsyncIterator[Request]) -> None:
         while True:
             await self._places.acquire()
+            self._is_receiving = True
             try:
                 request = await anext(requests)
             except StopAsyncIteration:
+                return
+            finally:
+                self._is_receiving = False
+            if self._reads_no_more:
                 return
             if self._answers_at_once(request):
                 self._answers.put_nowait(_result_of(self._answer(request)))
@@ -75,10 +88,16 @@ class AnswerStream(Generic[Request, Answer]):
         self._answers.put_nowait(await self._answer(request))
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._work.discard(task)
-        if not task.cancelled() and (failure := task.exception()) is not None:
+        failure = None if task.cancelled() else task.exception()
+        if task not in self._work:
+            return  # the reader, of a call that has ended
+        if failure is not None:
             self._failure = failure
             self.abandon()
+        self._leave(task)
+
+    def _leave(self, task: asyncio.Task[None]) -> None:
+        self._work.discard(task)
         if not self._work:
             self._answers.put_nowait(None)
 

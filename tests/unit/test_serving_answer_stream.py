@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -148,3 +149,65 @@ def test_an_error_at_once_ends_the_stream_as_any_other():
             await all_of(AnswerStream(aiter(Source(3)), answer, lambda _: True))
 
     asyncio.run(scenario())
+
+
+class Receive:
+    """One receive, which ends when the test says how."""
+
+    def __init__(self) -> None:
+        self.ending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def __aiter__(self) -> Receive:
+        return self
+
+    async def __anext__(self) -> int:
+        return await self.ending
+
+
+def message_comes(receive: Receive) -> None:
+    receive.ending.set_result(0)
+
+
+def call_fails(receive: Receive) -> None:
+    receive.ending.set_exception(ConnectionError("the call has ended"))
+
+
+def sender_is_done(receive: Receive) -> None:
+    receive.ending.set_exception(StopAsyncIteration())
+
+
+@pytest.mark.parametrize("told", [AnswerStream.stop_reading, AnswerStream.abandon])
+@pytest.mark.parametrize("end", [message_comes, call_fails, sender_is_done])
+@pytest.mark.parametrize("turns_between", [0, 1, 20, None])
+def test_a_receive_that_ends_about_when_reading_does_is_seen_to_its_end(
+    told: Callable[[AnswerStream[int, int]], None], end: Callable[[Receive], None], turns_between: int | None
+):
+    unseen: list[object] = []
+
+    async def scenario() -> list[int]:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
+        receive, answered = Receive(), []
+
+        async def answer(number: int) -> int:
+            answered.append(number)
+            return number
+
+        stream = AnswerStream(receive, answer)
+        await settle()
+        if turns_between is None:  # after the end of the stream, as a call's receive does
+            told(stream)
+            assert await all_of(stream) == []
+            end(receive)
+        else:
+            end(receive)
+            told(stream)
+            for _ in range(turns_between):
+                await asyncio.sleep(0)
+            assert await all_of(stream) == []
+        await settle()
+        del stream, receive
+        gc.collect()
+        return answered
+
+    assert asyncio.run(scenario()) == []
+    assert unseen == []
