@@ -27,7 +27,8 @@ from dresd.draft_tree import ROOT, DraftTree
 
 logger = logging.getLogger(__name__)
 
-_TOKENS = (1, 2, 3, 5, 7, 9, 11, 13, 17, 21, 25, 33, 49, 65)
+_TOKENS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 21, 25, 33, 49, 65)
+"""Each size up to 9: kernels take rows in groups, so the cost rises in steps, and most drafts on a CPU are small."""
 _CONTEXT = 128
 _ROUNDS = 5
 _BUSY = 1.5
@@ -133,5 +134,6 @@ def _circumstances(target: TargetModel) -> str:
         platform.node(),
         torch.get_num_threads(),
         torch.__version__,
+        _TOKENS,
     )
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:32]

@@ -65,3 +65,31 @@ def test_other_ways_to_attend_are_left_alone() -> None:
     model.set_attn_implementation("eager")
     assert not use_cpu_attention(model)
     assert model.config._attn_implementation == "eager"
+
+
+@given(st.lists(st.tuples(st.integers(2, 3), st.integers(0, 4), st.booleans()), min_size=2, max_size=6))
+def test_layers_that_share_masks_attend_as_each_would_alone(calls: list[tuple[int, int, bool]]) -> None:
+    rows, longest = 3, 9
+    masks = {sliding: torch.rand(2, 1, rows, longest) < (0.4 if sliding else 0.8) for sliding in (False, True)}
+    for mask in masks.values():
+        mask[..., 0] = True
+    for repeats, fewer, sliding in calls:
+        query = torch.randn(2, 2 * repeats, rows, 8)
+        key, value = (torch.randn(2, 2, longest - fewer, 8) for _ in range(2))
+        shared, alone = masks[sliding], masks[sliding][..., : longest - fewer].clone()
+        expected, _ = sdpa_attention_forward(Layer(repeats), query, key, value, alone, scaling=0.3)
+        attended, _ = grouped_attention(Layer(repeats), query, key, value, shared, scaling=0.3)
+        torch.testing.assert_close(attended, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_what_is_kept_of_a_mask_goes_with_it() -> None:
+    attended = []
+    for seed in range(50):  # freed masks' places in memory are used again
+        torch.manual_seed(seed)
+        mask = torch.rand(1, 1, 2, 4) < 0.5
+        mask[..., 0] = True
+        query, key, value = torch.randn(1, 4, 2, 8), torch.randn(1, 2, 4, 8), torch.randn(1, 2, 4, 8)
+        expected, _ = sdpa_attention_forward(Layer(2), query, key, value, mask.clone(), scaling=0.3)
+        got, _ = grouped_attention(Layer(2), query, key, value, mask, scaling=0.3)
+        attended.append(torch.allclose(got, expected, atol=1e-5))
+    assert all(attended)
