@@ -21,6 +21,8 @@ from tests.support.drafts import FakeRetriever, handshake_of, some_reducer
 from tests.support.models import ARCHITECTURES, tiny_model
 
 VOCAB = 48
+SIZES = 17
+"""Passes in a round, one of each size."""
 
 
 class Counting(TargetModel):
@@ -73,14 +75,13 @@ def test_a_curve_is_measured_once_and_kept(architecture: str, tmp_path: Path) ->
     assert [CostCurve.from_json(file.read_text()) for file in kept(tmp_path)] == [curve]
 
 
-# There are 14 sizes in a round.
 @pytest.mark.parametrize(
     ("seconds", "is_kept"),
     [
         ((0.01,), True),
         ((0.01, 0.012, 0.011), True),
         ((0.01, 0.02, 0.03), False),
-        (tuple(0.01 * (1 + size) for size in range(14)), True),
+        (tuple(0.01 * (1 + size) for size in range(SIZES)), True),
     ],
     ids=["idle", "a little noise", "busy", "sizes that differ"],
 )
@@ -90,6 +91,7 @@ def test_a_curve_of_a_busy_machine_is_used_and_not_kept(
     target = Counting()
     with caplog.at_level(logging.INFO, "decoder_client"):
         curve = pass_cost(target, folder=tmp_path, clock=Clock(*seconds))
+    assert len(curve.tokens) == SIZES
     assert curve.seconds([1])[0] == pytest.approx(0.01)
     assert len(kept(tmp_path)) == is_kept
     said = [record.getMessage() for record in caplog.records]
