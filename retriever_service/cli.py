@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from dresd.command_line import Command, run_command
-from retriever_service.commands import build, inspect, publish, reload, serve, status, tune, verify
+from retriever_service.commands import build, fetch, inspect, publish, push, reload, serve, status, tune, verify
 from retriever_service.commands.output import CommandError
 
 COMMANDS = {
@@ -17,6 +17,8 @@ COMMANDS = {
     "serve": Command("serve a datastore over gRPC", serve.add_arguments, serve.run),
     "tune": Command("choose how many lists a search reads, by measured recall", tune.add_arguments, tune.run),
     "publish": Command("make a build the one that a root's servers serve", publish.add_arguments, publish.run),
+    "push": Command("copy a build to object storage and publish it there", push.add_arguments, push.run),
+    "fetch": Command("bring what is published in object storage to this machine", fetch.add_arguments, fetch.run),
     "reload": Command("make a running server take up the published build", reload.add_arguments, reload.run),
     "status": Command("show what a running server serves", status.add_arguments, status.run),
     "inspect": Command("show what a datastore consists of", inspect.add_arguments, inspect.run),

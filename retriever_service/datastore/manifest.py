@@ -197,35 +197,44 @@ def read_manifest(directory: Path) -> Manifest:
             f"{directory} has no {MANIFEST_FILE}, so it is not a complete datastore.",
             "Was the build interrupted? Build it again.",
         )
-    content = _read_content(path)
+    return parse_manifest(read_bytes(path), str(path))
+
+
+def parse_manifest(written: bytes, place: str) -> Manifest:
+    """A manifest from the bytes of its file, which lies at `place`.
+
+    Raises:
+        DatastoreError: as for `read_manifest`.
+    """
+    content = _content_of(written, place)
     try:
         return Manifest.model_validate(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "manifest"
         raise DatastoreError(
-            f"{path} is not a valid manifest: {echoed(field)}: {echoed(first['msg'])}.", REBUILD_HINT
+            f"{place} is not a valid manifest: {echoed(field)}: {echoed(first['msg'])}.", REBUILD_HINT
         ) from error
 
 
-def _read_content(path: Path) -> dict[str, object]:
+def _content_of(written: bytes, place: str) -> dict[str, object]:
     """What the file says, of this format and with the checksum it was written with."""
     try:
-        loaded: object = json.loads(read_bytes(path))
+        loaded: object = json.loads(written)
         content = loaded if isinstance(loaded, dict) else {}
         is_as_written = content.pop(CHECKSUM_FIELD, None) == manifest_checksum(content)
     except (ValueError, RecursionError) as error:
-        raise DatastoreError(f"{path} is not valid JSON: {error}.", REBUILD_HINT) from error
+        raise DatastoreError(f"{place} is not valid JSON: {error}.", REBUILD_HINT) from error
     version = content.get("format_version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise DatastoreError(f"{path} states no format version.", REBUILD_HINT)
+        raise DatastoreError(f"{place} states no format version.", REBUILD_HINT)
     if version > FORMAT_VERSION:
         raise DatastoreError(
-            f"{path.parent} has format {echoed(version)}; this version reads formats up to {FORMAT_VERSION}.",
+            f"{place} has format {echoed(version)}; this version reads formats up to {FORMAT_VERSION}.",
             "Install a newer dresd, or build the datastore with this one.",
         )
     if not is_as_written:
-        raise DatastoreError(f"{path} is not as it was written: its {CHECKSUM_FIELD} is another.", REBUILD_HINT)
+        raise DatastoreError(f"{place} is not as it was written: its {CHECKSUM_FIELD} is another.", REBUILD_HINT)
     return content
 
 

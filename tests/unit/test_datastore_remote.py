@@ -1,0 +1,222 @@
+"""Builds pushed to a remote root, and fetched from it: whole, verified, resumed, and never less than before."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from retriever_service.cli import main
+from retriever_service.datastore import CURRENT_FILE, MANIFEST_FILE, DatastoreError, current_build, tune, verify
+from retriever_service.datastore.fetching import fetch
+from retriever_service.datastore.pushing import push
+from tests.support.datastore import BuiltDatastore
+from tests.support.serving import IDENTITY, eventually, servable_datastore
+
+
+@pytest.fixture(scope="module")
+def builds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, BuiltDatastore]:
+    folder = tmp_path_factory.mktemp("builds")
+    return {
+        "one": servable_datastore(folder / "one", build_id="1", num_partitions=3),
+        "two": servable_datastore(folder / "two", build_id="2", num_partitions=2, seed=1),
+        "three": servable_datastore(folder / "three", build_id="3", num_partitions=2, seed=2),
+        "other": servable_datastore(folder / "other", build_id="4", model=replace(IDENTITY, tokenizer_hash="88" * 32)),
+    }
+
+
+@pytest.fixture
+def remote(builds: dict[str, BuiltDatastore], tmp_path: Path) -> str:
+    """A root with `one` in it, by URL."""
+    url = (tmp_path / "remote").as_uri()
+    push(builds["one"].path, url)
+    return url
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_what_is_fetched_is_what_was_pushed(builds: dict[str, BuiltDatastore], remote: str, tmp_path: Path):
+    done = fetch(remote, tmp_path / "root")
+    assert current_build(tmp_path / "root") == done.folder
+    assert content_of(done.folder) == content_of(builds["one"].path)
+    assert verify(done.folder).self_recall == 1.0
+
+
+def test_only_the_partitions_asked_for_come_and_can_be_served(remote: str, tmp_path: Path):
+    done = fetch(remote, tmp_path, lambda manifest: manifest.partitions_of(4))
+    assert done.partitions == [1]
+    assert [path.name for path in done.folder.iterdir() if path.is_dir()] == ["partition-00001-segment-000"]
+    assert BuiltDatastore(done.folder, None, done.manifest).open(partitions=[1]).num_entries > 0
+    more = fetch(remote, tmp_path, lambda _: [1, 2])
+    assert more.files > 0
+    assert sorted(path.name[:15] for path in done.folder.iterdir() if path.is_dir()) == [
+        "partition-00001", "partition-00002",
+    ]  # fmt: skip
+    assert fetch(remote, tmp_path, lambda _: [1, 2]).files == 0
+
+
+def test_a_new_build_takes_over_and_old_ones_go_but_not_those_that_no_fetch_made(
+    builds: dict[str, BuiltDatastore], remote: str, tmp_path: Path
+):
+    root = tmp_path / "root"
+    shutil.copytree(builds["other"].path, root / "mine")
+    for name in ("one", "two", "three"):
+        push(builds[name].path, remote)
+        fetch(remote, root, keep=2)
+    assert sorted(path.name for path in root.iterdir() if path.is_dir()) == ["mine", "three", "two"]
+    assert current_build(root) == root / "three"
+    push(builds["two"].path, remote)  # and back
+    assert fetch(remote, root).files == 0
+    assert current_build(root) == root / "two"
+
+
+def test_a_killed_fetch_is_taken_up_where_it_was(builds: dict[str, BuiltDatastore], remote: str, tmp_path: Path):
+    root, wanted = tmp_path / "root", builds["one"]
+    hidden = root / ".one.fetching"
+    part = hidden / "partition-00000-segment-000"
+    part.mkdir(parents=True)
+    index = (wanted.path / part.name / "index.faiss").read_bytes()
+    (part / ".index.faiss.partial").write_bytes(index[: len(index) // 2])
+    (part / ".continuations.npy.partial").write_bytes(b"of something else")
+    (part / ".left_contexts.npy.partial").write_bytes(b"x" * 10_000_000)
+    done = fetch(remote, root)
+    total = sum(len(content) for content in content_of(wanted.path).values())
+    assert done.bytes == total - (wanted.path / MANIFEST_FILE).stat().st_size - len(index) // 2
+    assert content_of(done.folder) == content_of(wanted.path)
+
+
+def damaged(remote: str, name: str, content: bytes | None) -> None:
+    path = Path(remote.removeprefix("file://")) / name
+    path.unlink() if content is None else path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (CURRENT_FILE, None, f"no {CURRENT_FILE}"),
+        (CURRENT_FILE, b"../two\n", "names no folder"),
+        (CURRENT_FILE, b"\xff\n", "names no folder"),
+        (CURRENT_FILE, b"two\n", "no manifest.json"),
+        ("one/manifest.json", b"{}", "manifest.json"),
+        ("one/routing.safetensors", None, "routing.safetensors"),
+        ("one/routing.safetensors", b"", "routing.safetensors is corrupt"),
+        ("one/partition-00000-segment-000/index.faiss", b"y" * 100, "index.faiss is corrupt"),
+    ],
+)
+def test_what_cannot_be_used_changes_nothing(
+    builds: dict[str, BuiltDatastore], tmp_path: Path, name: str, content: bytes | None, said: str
+):
+    url, root = (tmp_path / "remote").as_uri(), tmp_path / "root"
+    push(builds["two"].path, url)
+    fetch(url, root)
+    shutil.rmtree(tmp_path / "remote" / "two")
+    push(builds["one"].path, url)
+    damaged(url, name, content)
+    with pytest.raises(DatastoreError, match=said):
+        fetch(url, root)
+    assert current_build(root) == root / "two"
+    assert verify(root / "two").files > 0
+    assert not (root / "one").exists()
+    push(builds["two"].path, url)  # what can be used can be fetched afterwards
+    fetch(url, root)
+
+
+def test_a_push_that_was_killed_is_taken_up_and_a_corrupt_build_is_not_published(
+    builds: dict[str, BuiltDatastore], remote: str, tmp_path: Path
+):
+    place = tmp_path / "remote" / "two"
+    push(builds["two"].path, remote)
+    (place / MANIFEST_FILE).unlink()
+    kept = (place / "routing.safetensors").stat().st_ino
+    (place / "reducer.safetensors").unlink()
+    push(builds["two"].path, remote)
+    assert (place / "routing.safetensors").stat().st_ino == kept
+    assert fetch(remote, tmp_path / "root").manifest.build_id == "2"
+
+    broken = Path(shutil.copytree(builds["three"].path, tmp_path / "broken"))
+    target = broken / "partition-00001-segment-000" / "index.faiss"
+    target.write_bytes(target.read_bytes()[:-1] + b"?")
+    with pytest.raises(DatastoreError, match=r"index\.faiss is corrupt"):
+        push(broken, remote)
+    assert (tmp_path / "remote" / CURRENT_FILE).read_text() == "two\n"
+    assert not (tmp_path / "remote" / "broken" / MANIFEST_FILE).exists()
+
+
+def test_left_overs_of_another_build_of_that_name_are_replaced(
+    builds: dict[str, BuiltDatastore], remote: str, tmp_path: Path
+):
+    place = Path(shutil.copytree(tmp_path / "remote" / "one", tmp_path / "remote" / "two"))
+    (place / MANIFEST_FILE).unlink()
+    size = (builds["two"].path / "routing.safetensors").stat().st_size
+    (place / "routing.safetensors").write_bytes(b"z" * size)
+    push(builds["two"].path, remote)
+    assert fetch(remote, tmp_path / "root").manifest.build_id == "2"
+
+
+def test_a_name_stands_for_one_build(builds: dict[str, BuiltDatastore], remote: str, tmp_path: Path):
+    namesake = Path(shutil.copytree(builds["two"].path, tmp_path / "again" / "one"))
+    with pytest.raises(DatastoreError, match="another build of that name"):
+        push(namesake, remote)
+    fetch(remote, tmp_path / "root")
+    shutil.rmtree(tmp_path / "remote" / "one")
+    push(namesake, remote)
+    with pytest.raises(DatastoreError, match="another build"):
+        fetch(remote, tmp_path / "root")
+
+
+def test_another_models_build_is_pushed_only_when_allowed(builds: dict[str, BuiltDatastore], remote: str):
+    with pytest.raises(DatastoreError, match="tokenizer"):
+        push(builds["other"].path, remote)
+    push(builds["other"].path, remote, publish=False)
+    push(builds["other"].path, remote, allow_other_model=True)
+
+
+def test_what_tune_changed_arrives(builds: dict[str, BuiltDatastore], remote: str, tmp_path: Path):
+    mine = Path(shutil.copytree(builds["one"].path, tmp_path / "mine" / "one"))
+    fetch(remote, tmp_path / "root")
+    before = (tmp_path / "root" / CURRENT_FILE).stat().st_ino
+    tune(mine, recall=0.5)
+    manifest = (mine / MANIFEST_FILE).read_bytes()
+    push(mine, remote)
+    assert fetch(remote, tmp_path / "root").files == 0
+    assert (tmp_path / "root" / "one" / MANIFEST_FILE).read_bytes() == manifest
+    changed = manifest != (builds["one"].path / MANIFEST_FILE).read_bytes()
+    assert changed == ((tmp_path / "root" / CURRENT_FILE).stat().st_ino != before)
+
+
+def test_a_fetch_that_stays_follows_what_is_published(builds: dict[str, BuiltDatastore], remote: str, tmp_path: Path):
+    root = tmp_path / "root"
+    command = [sys.executable, "-m", "retriever_service.cli", "fetch", remote, str(root), "--every", "0.01"]
+    following = subprocess.Popen(
+        [*command, "--ordinal", "3"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    try:
+        assert "partitions 0 of 3" in following.stdout.readline()
+        (tmp_path / "remote" / CURRENT_FILE).write_text("nothing\n")
+        assert "nothing" in following.stderr.readline()
+        push(builds["two"].path, remote)
+        assert "partitions 1 of 2" in following.stdout.readline()
+        eventually(lambda: current_build(root) == root / "two")
+        following.terminate()
+        assert following.wait(60) == 143
+    finally:
+        following.kill()
+        following.communicate()
+
+
+def test_the_commands_say_what_they_did(
+    builds: dict[str, BuiltDatastore], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["push", str(builds["one"].path), str(tmp_path / "remote")]) == 0
+    assert "is current: build 1" in capsys.readouterr().out
+    assert main(["fetch", str(tmp_path / "remote"), str(tmp_path / "root"), "--partitions", "0,2"]) == 0
+    assert "partitions 0,2 of 3" in capsys.readouterr().out
+    assert main(["fetch", "nonsense://x", str(tmp_path / "root")]) == 1
+    assert "nonsense" in capsys.readouterr().err
