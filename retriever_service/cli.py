@@ -9,11 +9,12 @@ import sys
 from collections.abc import Sequence
 
 from dresd.command_line import Command, run_command
-from retriever_service.commands import build, fetch, inspect, publish, push, reload, serve, status, tune, verify
+from retriever_service.commands import build, fetch, inspect, merge, publish, push, reload, serve, status, tune, verify
 from retriever_service.commands.output import CommandError
 
 COMMANDS = {
     "build": Command("build a datastore from a corpus and a model", build.add_arguments, build.run),
+    "merge": Command("join datastores of one key recipe into one", merge.add_arguments, merge.run),
     "serve": Command("serve a datastore over gRPC", serve.add_arguments, serve.run),
     "tune": Command("choose how many lists a search reads, by measured recall", tune.add_arguments, tune.run),
     "publish": Command("make a build the one that a root's servers serve", publish.add_arguments, publish.run),

@@ -81,6 +81,11 @@ class TokenTable:
         _check(arrays, vocab_size)
         return cls(**arrays)
 
+    @property
+    def pairs(self) -> NDArray[np.int64]:
+        """int64 [p]: `pair_numbers` of its pairs, ascending."""
+        return self._pairs
+
     def lookup(
         self, previous: NDArray[np.int64], current: NDArray[np.int64]
     ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.bool_]]:

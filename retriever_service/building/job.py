@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -48,8 +46,7 @@ from retriever_service.datastore import (
     write_manifest,
 )
 from retriever_service.echo import printable
-
-_PACKAGES = ("dresd", "faiss-cpu", "faiss-gpu", "numpy", "ray", "torch", "transformers")
+from retriever_service.versions import installed_versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +272,7 @@ class _Stages:
                 PartitionRecord(index=number, segments=[segment] if segment.num_entries else [])
                 for number, segment in enumerate(segments)
             ],
-            versions=_versions(),
+            versions=installed_versions(),
             command=printable(config.command),
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         )
@@ -292,17 +289,3 @@ def _report_skipped(reading: Reading, target: _Target, progress: Progress, *, re
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _versions() -> dict[str, str]:
-    # faiss comes under one of two names.
-    installed = {package: _version_of(package) for package in _PACKAGES}
-    found = {package: number for package, number in installed.items() if number is not None}
-    return {"python": platform.python_version(), **found}
-
-
-def _version_of(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
-import sys
 import time
 from pathlib import Path
 
 from dresd.argument_types import any_number, non_empty, some_path, whole_number
 from dresd.command_line import UsageError
 from retriever_service.building.errors import BuildError
-from retriever_service.commands.output import CommandError, human_bytes, human_seconds
+from retriever_service.commands.output import CommandError, human_bytes, human_seconds, recorded_command
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
             fit_tokens=arguments.fit_tokens,
             workers=arguments.workers,
             ray_address=arguments.ray_address,
-            command=shlex.join(["dresd-retriever", *_without_folders(sys.argv[1:], arguments)]),
+            command=recorded_command(_paths(arguments)),
             **given,
         )
         manifest = build(config, TerminalProgress())
@@ -95,8 +93,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
     except BuildError as error:
         raise CommandError(str(error)) from error
-    segments = [segment for partition in manifest.partitions for segment in partition.segments]
-    files = [*manifest.files.values(), *(file for segment in segments for file in segment.files.values())]
     summary = {
         "datastore": str(arguments.out),
         "build_id": manifest.build_id,
@@ -106,30 +102,21 @@ def run(arguments: argparse.Namespace) -> int:
         "tokens": manifest.corpus.tokens,
         "entries": manifest.num_entries,
         "partitions": len(manifest.partitions),
-        "bytes": sum(file.size for file in files),
+        "bytes": manifest.total_bytes,
         "seconds": round(time.monotonic() - started, 1),
-        "recall": sum(segment.recall * segment.num_entries for segment in segments) / manifest.num_entries,
+        "recall": manifest.recall,
     }
     if arguments.json:
         print(json.dumps(summary, indent=1))
         return 0
     print(
         f"{arguments.out}: {summary['documents']:,} documents, {manifest.num_entries:,} entries, "
-        f"{human_bytes(sum(file.size for file in files))} in {human_seconds(time.monotonic() - started)}; "
+        f"{human_bytes(manifest.total_bytes)} in {human_seconds(time.monotonic() - started)}; "
         f"recall@50 {summary['recall']:.3f}"
     )
     return 0
 
 
-def _without_folders(typed: list[str], arguments: argparse.Namespace) -> list[str]:
-    """The command line with the last component of every path: where a builder keeps its files is nobody's business."""
+def _paths(arguments: argparse.Namespace) -> set[Path]:
     paths = {*arguments.corpus, arguments.out, arguments.answers_out}
-    if Path(arguments.model).is_dir():
-        paths.add(Path(arguments.model))
-
-    def shortened(argument: str) -> str:
-        option, equals, value = argument.rpartition("=") if argument.startswith("--") else ("", "", argument)
-        path = Path(value)
-        return f"{option}{equals}{path.name or value}" if path in paths else argument
-
-    return [shortened(argument) for argument in typed]
+    return {*paths, Path(arguments.model)} if Path(arguments.model).is_dir() else paths

@@ -50,6 +50,11 @@ def _lines(inspection: Inspection, manifest: Manifest) -> Iterator[str]:
     for file in corpus.files:
         length = human_bytes(file.size)
         yield f"             {file.name}: {file.documents:,} documents, {length}, sha256 {file.sha256[:16]}"
+    for at, source in enumerate(manifest.made_from):
+        yield (
+            f"  {'made from ' if at == 0 else '          '} {source.build_id}: {source.num_entries:,} entries, "
+            f"codec {source.codec}, recall@50 {source.recall:.3f}"
+        )
     yield (
         f"  keys       {recipe.dims} dimensions, codec {manifest.codec}, "
         f"{'every list' if manifest.nprobe == 0 else f'{manifest.nprobe} lists'} of a token searched, "

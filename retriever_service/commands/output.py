@@ -1,6 +1,11 @@
-"""What the commands share: the error they end with, and how numbers look to people."""
+"""What the commands share: the error they end with, how numbers look, and what a manifest keeps of a command line."""
 
 from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Collection
+from pathlib import Path
 
 
 class CommandError(Exception):
@@ -23,3 +28,14 @@ def human_seconds(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
+
+
+def recorded_command(paths: Collection[Path]) -> str:
+    """The command line with the last component of each of `paths`: where somebody keeps files is nobody's business."""
+
+    def shortened(argument: str) -> str:
+        option, equals, value = argument.rpartition("=") if argument.startswith("--") else ("", "", argument)
+        path = Path(value)
+        return f"{option}{equals}{path.name or value}" if path in paths else argument
+
+    return shlex.join(["dresd-retriever", *map(shortened, sys.argv[1:])])

@@ -20,6 +20,7 @@ from retriever_service.datastore.manifest import (
     Manifest,
     PartitionRecord,
     SegmentRecord,
+    SourceRecord,
     TuningRecord,
     manifest_checksum,
     read_manifest,
@@ -27,7 +28,8 @@ from retriever_service.datastore.manifest import (
 )
 from retriever_service.datastore.results import DraftBatch, Neighbors, StoredEntries
 from retriever_service.datastore.routing import assign_tokens, save_routing, split_entries
-from retriever_service.datastore.store import Datastore
+from retriever_service.datastore.store import Datastore, OpenSegment
+from retriever_service.datastore.stored import stored_batches, stored_entries
 from retriever_service.datastore.token_table import TokenTableBuilder, save_token_table
 from retriever_service.datastore.tokens import token_dtype
 from retriever_service.datastore.tuning import UnreachableRecallError, tune, tune_built
@@ -57,9 +59,11 @@ __all__ = [
     "Manifest",
     "Mark",
     "Neighbors",
+    "OpenSegment",
     "PartitionInspection",
     "PartitionRecord",
     "SegmentRecord",
+    "SourceRecord",
     "StoredEntries",
     "TokenSkew",
     "TokenTableBuilder",
@@ -79,6 +83,8 @@ __all__ = [
     "save_token_table",
     "segment_directory",
     "split_entries",
+    "stored_batches",
+    "stored_entries",
     "token_dtype",
     "tune",
     "tune_built",

@@ -1,6 +1,6 @@
 """How keys are coded in the index, by name, and FAISS's classes behind the names.
 
-To add a codec: a row in `_SCALAR_TYPES` (or a branch in `new_index`, `matches` and `key_at`), and its measured recall
+To add a codec: a row in `_SCALAR_TYPES` (or a branch in `new_index`, `matches` and `keys_at`), and its measured recall
 in the documentation. This module knows FAISS and nothing of a datastore's files.
 """
 
@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -205,15 +206,27 @@ def list_ids(index: FaissIndex, number: int, size: int) -> NDArray[np.int64]:
     return ids
 
 
-def key_at(index: FaissIndex, number: int, offset: int) -> NDArray[np.float32]:
-    """float32 [dims]: one key of a list, as the codec kept it."""
+def keys_at(index: FaissIndex, lists: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.float32]:
+    """float32 [m, dims]: keys as the codec kept them; quick where keys of one list follow each other.
+
+    Args:
+        index: filled by `add`, or read from a file.
+        lists: int64 [m].
+        offsets: int64 [m], within these lists.
+    """
     inverted: FaissIndex = faiss.downcast_InvertedLists(index.invlists)
-    code = faiss.rev_swig_ptr(inverted.get_single_code(number, offset), index.code_size).copy()
+    codes = np.empty((len(lists), index.code_size), np.uint8)
+    cuts = np.flatnonzero(np.diff(lists)) + 1
+    for begin, end in pairwise([0, *cuts.tolist(), len(lists)] if len(lists) else []):
+        number = int(lists[begin])
+        size = inverted.list_size(number)
+        stored = faiss.rev_swig_ptr(inverted.get_codes(number), size * index.code_size)
+        codes[begin:end] = stored.reshape(size, index.code_size)[offsets[begin:end]]
     if isinstance(index, faiss.IndexIVFFlat):
-        flat: NDArray[np.float32] = code.view(np.float32)
+        flat: NDArray[np.float32] = codes.view(np.float32)
         return flat
     quantizer: FaissIndex = index.pq if isinstance(index, faiss.IndexIVFPQ) else index.sq
-    decoded: NDArray[np.float32] = quantizer.decode(code[None])[0]
+    decoded: NDArray[np.float32] = quantizer.decode(codes)
     return decoded
 
 

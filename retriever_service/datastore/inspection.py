@@ -99,7 +99,7 @@ def inspect(path: Path | str) -> Inspection:
         for segment in partition.segments:
             bytes_by_file.update({name: record.size for name, record in segment.files.items()})
     total_bytes = bytes_by_file.total()
-    counts = _entries_by_token(store)
+    counts = store.entries_by_token()
     partitions = [_inspect_partition(store, number) for number in store.served_partitions]
     mean = manifest.num_entries / len(partitions)
     return Inspection(
@@ -110,7 +110,7 @@ def inspect(path: Path | str) -> Inspection:
         bytes_per_entry=(total_bytes - dataset_bytes) / max(manifest.num_entries, 1),
         bytes_by_file=dict(sorted(bytes_by_file.items())),
         balance=max(partition.num_entries for partition in partitions) / mean if mean else 1.0,
-        recall=_weighted([(partition.recall, partition.num_entries) for partition in partitions]),
+        recall=manifest.recall,
         partitions=partitions,
         tokens=_skew(counts, split_tokens=int((np.diff(store.routing.offsets) > 1).sum())),
     )
@@ -135,15 +135,6 @@ def _inspect_partition(store: Datastore, number: int) -> PartitionInspection:
         share=record.num_entries / max(store.num_entries, 1),
         recall=_weighted([(segment.recall, segment.num_entries) for segment in record.segments]),
     )
-
-
-def _entries_by_token(store: Datastore) -> NDArray[np.int64]:
-    """int64 [vocab]."""
-    counts = np.zeros(store.manifest.model.vocab_size, np.int64)
-    for segments in store.segments.values():
-        for opened in segments:
-            counts[opened.segment.tokens] += np.diff(opened.segment.entry_offsets)
-    return counts
 
 
 def _skew(counts: NDArray[np.int64], *, split_tokens: int) -> TokenSkew:

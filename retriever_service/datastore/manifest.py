@@ -122,12 +122,30 @@ class CorpusProvenance(_Record):
     split: Count = 0
 
 
+class SourceRecord(_Record):
+    """A datastore that this one's entries were read back from: its keys are those that the source's codec kept.
+
+    `recall` is the source's own, over all its entries; losses add up.
+    """
+
+    build_id: BuildId
+    num_entries: Count
+    codec: Codec
+    recall: Share
+
+    @classmethod
+    def of(cls, source: Manifest) -> SourceRecord:
+        """Describes a datastore as a source."""
+        return cls(build_id=source.build_id, num_entries=source.num_entries, codec=source.codec, recall=source.recall)
+
+
 class Manifest(_Record):
     """Everything a reader needs to know before it opens any other file.
 
     `nprobe` is the default number of inverted lists searched within the next token's (0: all of them, exact), and
     `tuning` is how it was chosen, where it was.
-    `files` records the files of the whole datastore, the segments those of their own folder.
+    `files` records the files of the whole datastore, the segments those of their own folder. `made_from` names the
+    datastores that entries were read back from, none for a build from a corpus.
     """
 
     format_version: int = FORMAT_VERSION
@@ -147,6 +165,21 @@ class Manifest(_Record):
     versions: dict[Text, Text]
     command: Command
     created: Text
+    made_from: list[SourceRecord] = []
+
+    @property
+    def recall(self) -> float:
+        """Of all segments, weighted by entries; 1 without entries."""
+        segments = [segment for partition in self.partitions for segment in partition.segments]
+        found = sum(segment.recall * segment.num_entries for segment in segments)
+        return found / self.num_entries if self.num_entries else 1.0
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all files but the manifest's own."""
+        segments = [segment for partition in self.partitions for segment in partition.segments]
+        files = [*self.files.values(), *(file for segment in segments for file in segment.files.values())]
+        return sum(file.size for file in files)
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Manifest:

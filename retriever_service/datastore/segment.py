@@ -52,6 +52,7 @@ class Segment:
 
     Attributes:
         tokens: int64 [T], ascending.
+        list_rows: int64 [lists + 1], the rows of each inverted list.
         token_lists: the inverted lists of each token, centroids memory-mapped.
         entry_offsets: int64 [T + 1], the rows of each token.
         stored_continuations: uint16 or uint32 [n, N], memory-mapped.
@@ -61,6 +62,7 @@ class Segment:
     """
 
     index: codecs.FaissIndex
+    list_rows: NDArray[np.int64]
     tokens: NDArray[np.int64]
     token_lists: TokenLists
     entry_offsets: NDArray[np.int64]
@@ -82,8 +84,10 @@ class Segment:
             raise DatastoreError(f"{directory / DIRECTORY_FILE} has tokens beyond the vocabulary.", REBUILD_HINT)
         places = TokenLists.place_centroids(list_offsets)
         centroids = map_rows(directory / CENTROIDS_FILE, shape=(int(places[-1]), dims), dtype=np.float16)
+        index, list_rows = _map_index(directory / INDEX_FILE, manifest, list_offsets, entry_offsets)
         return cls(
-            _map_index(directory / INDEX_FILE, manifest, list_offsets, entry_offsets),
+            index,
+            list_rows,
             tokens,
             TokenLists(list_offsets, places, centroids),
             entry_offsets,
@@ -156,22 +160,16 @@ class Segment:
         tokens: NDArray[np.int32] = gather(self.stored_continuations, rows, depth)
         return tokens
 
-    def left_contexts_of(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
-        """int32 [m, C]: the rows' left contexts, most recent token first."""
-        tokens: NDArray[np.int32] = gather(self.stored_left_contexts, rows, self.stored_left_contexts.shape[1])
+    def left_contexts_of(self, rows: NDArray[np.int64], width: int | None = None) -> NDArray[np.int32]:
+        """int32 [m, C], or [m, width]: the rows' left contexts, most recent token first."""
+        whole = self.stored_left_contexts.shape[1]
+        tokens: NDArray[np.int32] = gather(self.stored_left_contexts, rows, whole if width is None else width)
         return tokens
 
-    def list_sizes(self) -> NDArray[np.int64]:
-        """int64 [lists]: rows of each list."""
-        return codecs.list_sizes(self.index)
-
     def keys_of(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """float32 [m, dims]: the rows' keys as the codec kept them; row by row, for samples."""
-        ends = np.cumsum(self.list_sizes())
-        lists = np.searchsorted(ends, rows, side="right")
-        offsets = rows - np.where(lists > 0, ends[lists - 1], 0)
-        pairs = zip(lists.tolist(), offsets.tolist(), strict=True)
-        return np.stack([codecs.key_at(self.index, number, offset) for number, offset in pairs])
+        """float32 [m, dims]: the rows' keys as the codec kept them; quick for rows that ascend."""
+        lists = np.searchsorted(self.list_rows, rows, side="right") - 1
+        return codecs.keys_at(self.index, lists, rows - self.list_rows[lists])
 
 
 def _load_directory(path: Path, rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -194,7 +192,8 @@ def _load_directory(path: Path, rows: int) -> tuple[NDArray[np.int64], NDArray[n
 
 def _map_index(
     path: Path, manifest: Manifest, list_offsets: NDArray[np.int64], entry_offsets: NDArray[np.int64]
-) -> codecs.FaissIndex:
+) -> tuple[codecs.FaissIndex, NDArray[np.int64]]:
+    """The index and the rows of each of its lists."""
     try:
         index = codecs.map_index(path)
     except (RuntimeError, MemoryError, OSError) as error:
@@ -207,7 +206,7 @@ def _map_index(
     ):
         raise DatastoreError(f"{path} is not an index as the manifest describes it.", REBUILD_HINT)
     # A list that is longer or shorter than the directory says would be read beyond the mapped file.
-    sizes = np.add.reduceat(codecs.list_sizes(index), list_offsets[:-1])
-    if not np.array_equal(sizes, np.diff(entry_offsets)):
+    list_rows = np.concatenate([[0], np.cumsum(codecs.list_sizes(index))]).astype(np.int64)
+    if not np.array_equal(list_rows[list_offsets], entry_offsets):
         raise DatastoreError(f"{path} does not hold the entries its directory lists.", REBUILD_HINT)
-    return index
+    return index, list_rows

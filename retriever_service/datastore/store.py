@@ -161,6 +161,13 @@ class Datastore:
             if name in MAPPED_FILES
         )
 
+    def entries_by_token(self) -> NDArray[np.int64]:
+        """int64 [vocab]: entries of each next token in the served partitions."""
+        counts = np.zeros(self.manifest.model.vocab_size, np.int64)
+        for opened in self._flat:
+            counts[opened.segment.tokens] += np.diff(opened.segment.entry_offsets)
+        return counts
+
     def search(
         self, keys: NDArray[np.float32], next_tokens: NDArray[np.int64], *, neighbors: int, nprobe: int = 0
     ) -> Neighbors:

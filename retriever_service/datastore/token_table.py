@@ -7,6 +7,7 @@ table is, and looking tokens up in it, is `dresd.token_table`'s. It must not kno
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,9 +68,24 @@ class TokenTableBuilder:
         if not ((probabilities >= 0) & (probabilities <= 1 + 1e-3)).all():
             raise ValueError("probabilities must lie in 0..1")
         paired = previous != PAD
-        amounts = np.round(probabilities.astype(np.float64) * _ONE).astype(np.int64)
-        self._unigrams.add(current.astype(np.int64), next_tokens, amounts)
-        self._pairs.add(pair_numbers(previous, current)[paired], next_tokens[paired], amounts[paired])
+        amounts = _amounts(probabilities)
+        once = np.ones(len(current), np.int64)
+        self._unigrams.add(current.astype(np.int64), next_tokens, amounts, once)
+        self._pairs.add(pair_numbers(previous, current)[paired], next_tokens[paired], amounts[paired], once[paired])
+
+    def add_table(self, table: TokenTable, counts: NDArray[np.int64], pair_counts: NDArray[np.int64]) -> None:
+        """Adds what another table was averaged from, as far as it tells: of a token outside its best, nothing.
+
+        Args:
+            table: built from other positions.
+            counts: int64 [u], how many positions each of its tokens was averaged over, at least 1.
+            pair_counts: int64 [p], likewise for its pairs.
+        """
+        for sums, keys, next_tokens, probabilities, number in (
+            (self._unigrams, table.unigram_tokens, table.unigram_next_tokens, table.unigram_probabilities, counts),
+            (self._pairs, table.pairs, table.pair_next_tokens, table.pair_probabilities, pair_counts),
+        ):
+            sums.add(keys.astype(np.int64), next_tokens, _amounts(probabilities) * number[:, None], number)
 
     def merge(self, other: TokenTableBuilder) -> None:
         """Adds everything that another builder collected."""
@@ -103,11 +119,17 @@ class _Sums:
         self._counts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         self._gathered = 0
 
-    def add(self, keys: NDArray[np.int64], next_tokens: NDArray[np.int64], amounts: NDArray[np.int64]) -> None:
+    def add(
+        self,
+        keys: NDArray[np.int64],
+        next_tokens: NDArray[np.integer[Any]],
+        amounts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+    ) -> None:
         known = next_tokens != PAD
         repeated = np.broadcast_to(keys[:, None], next_tokens.shape)[known]
         self._amounts.append((repeated, next_tokens[known].astype(np.int64), amounts[known]))
-        self._counts.append((keys, np.ones(len(keys), np.int64)))
+        self._counts.append((keys, counts))
         self._gathered += len(repeated)
         if self._gathered > _ROWS_BEFORE_REDUCING:
             self._reduce()
@@ -155,6 +177,10 @@ class _Sums:
         # What was added may have been a rounding error above 1.
         probabilities[rows[top], ranks[top]] = np.minimum(amounts[top] / _ONE / counts[rows[top]], 1.0)
         return keys, best_tokens, probabilities
+
+
+def _amounts(probabilities: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
+    return np.round(probabilities.astype(np.float64) * _ONE).astype(np.int64)
 
 
 def _changes(values: NDArray[np.int64]) -> NDArray[np.bool_]:
