@@ -37,4 +37,5 @@ def run(arguments: argparse.Namespace) -> int:
             f"{report.entries:,} entries in {report.partitions} partitions are as they were built; "
             f"{report.self_recall:.1%} of {report.sampled:,} sampled keys found themselves"
         )
+        print("".join(f"note: {note}\n" for note in report.notes), end="")
     return 0

@@ -276,7 +276,20 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     content = manifest.model_dump(mode="json")
     content[CHECKSUM_FIELD] = manifest_checksum(content)
     with replacing(directory / MANIFEST_FILE) as beside:
-        beside.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", "utf-8")
+        beside.write_bytes(_laid_out(content))
+
+
+def is_laid_out_as_written(directory: Path) -> bool:
+    """Whether every byte of a readable manifest is the one that `write_manifest` writes for what it says.
+
+    White space, and what JSON may write in several ways, is no part of what a manifest says.
+    """
+    written = read_bytes(directory / MANIFEST_FILE)
+    return written == _laid_out(json.loads(written))
+
+
+def _laid_out(content: Mapping[str, object]) -> bytes:
+    return (json.dumps(content, indent=1, sort_keys=True) + "\n").encode("ascii")
 
 
 def manifest_checksum(content: Mapping[str, object]) -> str:

@@ -5,7 +5,8 @@ Opening a datastore checks what a server must know before it trusts a file; this
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,22 @@ from retriever_service.datastore.layout import (
     RECALL_NEIGHBORS,
     SUFFIX_ORDER_FILE,
 )
-from retriever_service.datastore.manifest import FileRecord, Manifest, SegmentRecord, read_manifest
+from retriever_service.datastore.manifest import (
+    MANIFEST_FILE,
+    FileRecord,
+    Manifest,
+    SegmentRecord,
+    is_laid_out_as_written,
+    read_manifest,
+)
 from retriever_service.datastore.segment import Segment, check_file
 from retriever_service.datastore.store import Datastore
+from retriever_service.echo import echoed
 
 _ROWS_AT_ONCE = 1 << 18
 _TIE = 1e-5
+_EXTRA_HINT = "Nothing reads it; move it out of the folder."
+_OTHER_LAYOUT = f"{MANIFEST_FILE} says what was written, but is laid out in another way (white space, JSON's spelling)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,7 @@ class VerificationReport:
         sampled: stored keys searched for.
         self_recall: share of them found among their own nearest neighbours (1 for an exact search), with the
             datastore's own nprobe.
+        notes: what differs from what was written and means nothing.
     """
 
     path: str
@@ -56,18 +68,22 @@ class VerificationReport:
     entries: int
     sampled: int
     self_recall: float
+    notes: list[str]
 
 
 def verify(path: Path | str, *, sample: int = 1000, seed: int = 0) -> VerificationReport:
     """Checks a datastore completely.
 
     Raises:
-        DatastoreError: naming every file that is missing, has another size or sha256, or holds what cannot be.
+        DatastoreError: naming every file that is missing, has another size or sha256, holds what cannot be, or does
+            not belong to it.
     """
     path = Path(path)
     manifest = read_manifest(path)
     files = dict(_files(path, manifest))
     _raise_for(list(_broken_files(files)))
+    extra = list(_extra_files(path, {path / MANIFEST_FILE, *files}))
+    _raise_for([f"{echoed(file)} does not belong to the datastore." for file in extra], _EXTRA_HINT)
     store = Datastore.open(path, verify_checksums=False)
     _raise_for(
         [
@@ -90,6 +106,7 @@ def verify(path: Path | str, *, sample: int = 1000, seed: int = 0) -> Verificati
         entries=store.num_entries,
         sampled=sampled,
         self_recall=_self_recall(store, sampled, seed),
+        notes=[] if is_laid_out_as_written(path) else [_OTHER_LAYOUT],
     )
 
 
@@ -109,6 +126,14 @@ def _broken_files(files: dict[Path, FileRecord]) -> Iterator[str]:
             yield problem
 
 
+def _extra_files(path: Path, known: Collection[Path]) -> Iterator[Path]:
+    """Whatever is no folder and not known, or a link to a folder, which is not looked into."""
+    folders = {file.parent for file in known}
+    for place, subfolders, names in os.walk(path):
+        links = [name for name in subfolders if (Path(place) / name).is_symlink() and Path(place) / name not in folders]
+        yield from (Path(place) / name for name in sorted([*names, *links]) if Path(place) / name not in known)
+
+
 def _breakage(path: Path, record: FileRecord) -> str | None:
     try:
         check_file(path, record, checksum=True)
@@ -117,9 +142,9 @@ def _breakage(path: Path, record: FileRecord) -> str | None:
     return None
 
 
-def _raise_for(problems: list[str]) -> None:
+def _raise_for(problems: list[str], hint: str = REBUILD_HINT) -> None:
     if problems:
-        raise DatastoreError(" ".join(problems), REBUILD_HINT)
+        raise DatastoreError(" ".join(problems), hint)
 
 
 def _problems(store: Datastore, partition: int, record: SegmentRecord, segment: Segment) -> Iterator[tuple[str, str]]:
