@@ -56,7 +56,7 @@ class BareSearch:
         """Chooses the lists beforehand; the datastore has one partition."""
         ((opened,),) = store.segments.values()
         segment = opened.segment
-        _, places = segment.find(queries.next_tokens, np.arange(len(queries)))
+        places = np.searchsorted(segment.tokens, queries.next_tokens)
         keys = np.ascontiguousarray(queries.keys)
         lists = [
             segment.token_lists.choose(keys[at : at + 1], places[at : at + 1], store.manifest.nprobe)

@@ -38,7 +38,7 @@ def merge_paths(
         One tree a query, nodes in order of falling total mass, then of depth (a parent before its children), then of
         the tokens on the way to them. A query without paths gets an empty tree.
     """
-    ends, tokens, parents, masses = _merge(queries, paths, weights, num_queries, max_nodes)
+    ends, tokens, parents, masses = merge(queries, paths, weights, num_queries, max_nodes)
     trees, begin = [], 0
     for end in ends.tolist():
         trees.append(DraftTree(tokens[begin:end], parents[begin:end], masses[begin:end]))
@@ -71,8 +71,8 @@ def compile_merging() -> None:
 
 
 @njit
-def _merge(queries, paths, weights, num_queries, max_nodes):
-    """See `merge_paths`.
+def merge(queries, paths, weights, num_queries, max_nodes):
+    """`merge_paths` for compiled code.
 
     Returns:
         ends: int64 [num_queries], where the nodes of each query's tree end.

@@ -58,12 +58,3 @@ def _similarities(halves, key):
             total += numbers[dim] * scale * key[dim]
         products[row] = total
     return products
-
-
-@njit
-def most_entries(entry_offsets, places):
-    """The entries of the token at one of `places` that has most."""
-    most = 0
-    for place in places:
-        most = max(most, entry_offsets[place + 1] - entry_offsets[place])
-    return most

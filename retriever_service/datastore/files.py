@@ -103,7 +103,9 @@ def save_rows(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], chunks: 
 def map_rows(path: Path, *, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     """An .npy file as a read-only memory map; raises DatastoreError naming the file if it holds anything else."""
     try:
-        rows: Array = np.lib.format.open_memmap(path, mode="r")
+        # Seen as writable (in copies that nobody makes): compiled code is called with such arrays in a fraction of the
+        # time.
+        rows: Array = np.lib.format.open_memmap(path, mode="c")
     except (OSError, ValueError, SyntaxError, TokenError) as error:
         raise DatastoreError(f"{path} is not a readable .npy file: {echoed(error)}.", REBUILD_HINT) from error
     if rows.shape != shape or rows.dtype != np.dtype(dtype):

@@ -1,4 +1,4 @@
-"""Which queries concern a segment, and the stored tokens of rows, compiled. Takes arrays only."""
+"""Which partitions queries concern, and the stored tokens of rows, compiled. Takes arrays only."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ from dresd.finding import find
 
 
 @njit
-def find_some(ascending, wanted, queries):
-    """Which of some queries have their token in `ascending`, and where.
+def mark_partitions(tokens, offsets, partitions, next_tokens, marked):
+    """Sets the places of all partitions that some queries concern, by a routing table's arrays.
 
     Args:
-        ascending: int64 [T].
-        wanted: int64 [B].
-        queries: int64 [b], places in `wanted`.
-
-    Returns:
-        queries: int64 [m], those that have.
-        places: int64 [m], in `ascending`.
+        tokens, offsets, partitions: of a `RoutingTable`.
+        next_tokens: int64 [B].
+        marked: bool [P].
     """
-    places = find(ascending, wanted[queries])
-    has = places >= 0
-    return queries[has], places[has]
+    for place in find(tokens, next_tokens):
+        if place >= 0:
+            for at in range(offsets[place], offsets[place + 1]):
+                marked[partitions[at]] = True
 
 
 @njit

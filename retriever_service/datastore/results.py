@@ -43,7 +43,10 @@ class DraftBatch:
     """The drafts of B queries. The two sources are dense neighbours (column 0) and sparse ones (column 1).
 
     Attributes:
-        trees: one a query, masses of both sources; an entry found both ways adds to both.
+        ends: int64 [B], where the nodes of each query's tree end; they begin where those of the one before end.
+        tokens: int32 [n], of all trees.
+        parents: int32 [n], places within the tree, `ROOT` for depth 1.
+        masses: float64 [n, 2], of both sources; an entry found both ways adds to both.
         total_masses: float64 [B, 2], of all neighbours, those pruned or without a continuation too.
         best_similarities: float32 [B], 0 without dense neighbours.
         longest_matches: int64 [B], matching tokens of left context, 0 without sparse neighbours.
@@ -54,7 +57,10 @@ class DraftBatch:
         merge_us: time of gathering the continuations and merging them.
     """
 
-    trees: list[DraftTree]
+    ends: NDArray[np.int64]
+    tokens: NDArray[np.int32]
+    parents: NDArray[np.int32]
+    masses: NDArray[np.float64]
     total_masses: NDArray[np.float64]
     best_similarities: NDArray[np.float32]
     longest_matches: NDArray[np.int64]
@@ -63,3 +69,10 @@ class DraftBatch:
     partitions_answered: int
     search_us: int
     merge_us: int
+
+    @property
+    def trees(self) -> list[DraftTree]:
+        """One a query."""
+        ends = self.ends.tolist()
+        parts = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+        return [DraftTree(self.tokens[part], self.parents[part], self.masses[part]) for part in parts]

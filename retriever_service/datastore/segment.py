@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retriever_service.datastore import codecs
-from retriever_service.datastore.choosing import most_entries
+from retriever_service.datastore.coded_lists import CodedLists
 from retriever_service.datastore.errors import DatastoreError
 from retriever_service.datastore.files import REBUILD_HINT, load_tensors, map_rows, sha256_of
-from retriever_service.datastore.finding import find_some, gather
+from retriever_service.datastore.finding import gather
 from retriever_service.datastore.layout import (
     CENTROIDS_FILE,
     CONTINUATIONS_FILE,
@@ -29,8 +29,8 @@ from retriever_service.datastore.layout import (
     SUFFIX_ORDER_FILE,
     TokenLists,
 )
+from retriever_service.datastore.lookup import look_up
 from retriever_service.datastore.manifest import FileRecord, Manifest, SegmentRecord
-from retriever_service.datastore.sparse import longest_matches
 from retriever_service.echo import echoed
 
 
@@ -46,13 +46,18 @@ def check_file(path: Path, record: FileRecord, *, checksum: bool) -> None:
         raise DatastoreError(f"{path} cannot be read: {error.strerror}.", REBUILD_HINT) from error
 
 
+Found = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""Of B queries: similarities [B, k], falling, -inf for none, and the ids of these entries, -1 for none; how many tokens
+of the left context match [B, m], falling, 0 for none, and the ids of these entries, -1 for none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """An open segment of n rows and T tokens; read-only, shared by threads.
 
     Attributes:
+        lists: the coded keys, memory-mapped.
         tokens: int64 [T], ascending.
-        list_rows: int64 [lists + 1], the rows of each inverted list.
         token_lists: the inverted lists of each token, centroids memory-mapped.
         entry_offsets: int64 [T + 1], the rows of each token.
         stored_continuations: uint16 or uint32 [n, N], memory-mapped.
@@ -61,8 +66,7 @@ class Segment:
             token first, compared as stored.
     """
 
-    index: codecs.FaissIndex
-    list_rows: NDArray[np.int64]
+    lists: CodedLists
     tokens: NDArray[np.int64]
     token_lists: TokenLists
     entry_offsets: NDArray[np.int64]
@@ -84,10 +88,8 @@ class Segment:
             raise DatastoreError(f"{directory / DIRECTORY_FILE} has tokens beyond the vocabulary.", REBUILD_HINT)
         places = TokenLists.place_centroids(list_offsets)
         centroids = map_rows(directory / CENTROIDS_FILE, shape=(int(places[-1]), dims), dtype=np.float16)
-        index, list_rows = _map_index(directory / INDEX_FILE, manifest, list_offsets, entry_offsets)
         return cls(
-            index,
-            list_rows,
+            _map_lists(directory / INDEX_FILE, manifest, list_offsets, entry_offsets),
             tokens,
             TokenLists(list_offsets, places, centroids),
             entry_offsets,
@@ -99,57 +101,63 @@ class Segment:
     def __len__(self) -> int:
         return int(self.entry_offsets[-1])
 
-    def find(
-        self, next_tokens: NDArray[np.int64], queries: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Those of `queries`, places in `next_tokens`, whose tokens have entries here; and these tokens' places."""
-        found: tuple[NDArray[np.int64], NDArray[np.int64]] = find_some(self.tokens, next_tokens, queries)
-        return found
+    @property
+    def index(self) -> codecs.FaissIndex:
+        """The same coded keys as FAISS's own index."""
+        return self.lists.index
 
-    def search(
-        self, keys: NDArray[np.float32], places: NDArray[np.int64], neighbors: int, nprobe: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """The nearest rows within each query's token.
+    def look_up(
+        self,
+        first_id: int,
+        keys: NDArray[np.float32],
+        next_tokens: NDArray[np.int64],
+        left_contexts: NDArray[np.int32],
+        neighbors: int,
+        sparse_neighbors: int,
+        nprobe: int,
+    ) -> Found:
+        """What queries find here within their next tokens.
 
         Args:
-            keys: float32 [b, dims].
-            places: int64 [b], from `find`, none of them -1.
-            neighbors: wanted.
+            first_id: the id of row 0.
+            keys: float32 [B, dims], C-contiguous.
+            next_tokens: int64 [B].
+            left_contexts: int32 [B, w], most recent token first, w at most what is stored; 1 or more with
+                sparse neighbours.
+            neighbors: k, nearest keys wanted.
+            sparse_neighbors: m, longest matches of the left context wanted.
             nprobe: lists searched within the token's, 0 for all.
 
-        Returns:
-            similarities: float32 [b, k] with k <= neighbors, falling, -inf where there is none.
-            rows: int64 [b, k], -1 where there is none.
+        Raises:
+            DatastoreError: the segment is corrupt.
         """
-        available = most_entries(self.entry_offsets, places)
-        lists = self.token_lists.choose(keys, places, nprobe)
-        similarities, rows = codecs.search_lists(
-            self.index, np.ascontiguousarray(keys), lists, min(neighbors, available)
-        )
-        if rows.max() >= len(self):
-            raise DatastoreError("The index of a segment is corrupt: it names rows beyond its end.", REBUILD_HINT)
-        similarities[rows < 0] = -np.inf
-        return similarities, rows
-
-    def match(
-        self, left_contexts: NDArray[np.int32], places: NDArray[np.int64], neighbors: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The rows within each query's token whose left contexts match longest.
-
-        Args:
-            left_contexts: int32 [b, w], most recent token first, w at most what is stored.
-            places: int64 [b], from `find`, none of them -1.
-            neighbors: wanted.
-
-        Returns:
-            lengths: int64 [b, k] with k <= neighbors, falling, 0 where there is none.
-            rows: int64 [b, k], -1 where there is none.
-        """
-        begins, ends = self.entry_offsets[places], self.entry_offsets[places + 1]
+        lists, of_tokens = self.lists, self.token_lists
         try:
-            return longest_matches(self.suffix_order, self.stored_left_contexts, begins, ends, left_contexts, neighbors)
+            found: Found = look_up(
+                self.tokens,
+                of_tokens.offsets,
+                of_tokens.centroid_offsets,
+                of_tokens.centroids.view(np.uint16),
+                lists.content,
+                lists.rows,
+                lists.code_size,
+                lists.codec,
+                lists.low,
+                lists.step,
+                lists.centers,
+                self.suffix_order,
+                self.stored_left_contexts,
+                first_id,
+                keys,
+                next_tokens,
+                left_contexts,
+                neighbors,
+                sparse_neighbors,
+                nprobe,
+            )
         except IndexError as error:
             raise DatastoreError("The suffix order of a segment is corrupt.", REBUILD_HINT) from error
+        return found
 
     def next_tokens_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64 [m]: the next token that each row belongs to."""
@@ -168,8 +176,8 @@ class Segment:
 
     def keys_of(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """float32 [m, dims]: the rows' keys as the codec kept them; quick for rows that ascend."""
-        lists = np.searchsorted(self.list_rows, rows, side="right") - 1
-        return codecs.keys_at(self.index, lists, rows - self.list_rows[lists])
+        lists = np.searchsorted(self.lists.rows, rows, side="right") - 1
+        return codecs.keys_at(self.index, lists, rows - self.lists.rows[lists])
 
 
 def _load_directory(path: Path, rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -190,10 +198,9 @@ def _load_directory(path: Path, rows: int) -> tuple[NDArray[np.int64], NDArray[n
     return tokens, lists, entries
 
 
-def _map_index(
+def _map_lists(
     path: Path, manifest: Manifest, list_offsets: NDArray[np.int64], entry_offsets: NDArray[np.int64]
-) -> tuple[codecs.FaissIndex, NDArray[np.int64]]:
-    """The index and the rows of each of its lists."""
+) -> CodedLists:
     try:
         index = codecs.map_index(path)
     except (RuntimeError, MemoryError, OSError) as error:
@@ -209,4 +216,7 @@ def _map_index(
     list_rows = np.concatenate([[0], np.cumsum(codecs.list_sizes(index))]).astype(np.int64)
     if not np.array_equal(list_rows[list_offsets], entry_offsets):
         raise DatastoreError(f"{path} does not hold the entries its directory lists.", REBUILD_HINT)
-    return index, list_rows
+    try:
+        return CodedLists.of(index, list_rows)
+    except ValueError as error:
+        raise DatastoreError(f"{path} is not laid out as FAISS does it: {error}.", REBUILD_HINT) from error

@@ -9,16 +9,18 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dresd.compiled import warm
 from dresd.draft_tree import PAD
-from dresd.path_merging import merge_paths
 from dresd.routing import RoutingTable
+from retriever_service.datastore.draft_trees import draft_trees
 from retriever_service.datastore.errors import DatastoreError
 from retriever_service.datastore.files import REBUILD_HINT, read_bytes
+from retriever_service.datastore.finding import mark_partitions
 from retriever_service.datastore.layout import MAPPED_FILES
 from retriever_service.datastore.manifest import (
     REDUCER_FILE,
@@ -30,9 +32,9 @@ from retriever_service.datastore.manifest import (
 from retriever_service.datastore.reducer_file import read_reducer
 from retriever_service.datastore.results import DraftBatch, Neighbors, StoredEntries
 from retriever_service.datastore.routing import load_routing
-from retriever_service.datastore.segment import Segment, check_file
+from retriever_service.datastore.segment import Found, Segment, check_file
 from retriever_service.datastore.token_table import parse_token_table
-from retriever_service.datastore.weighing import keep_best, weigh
+from retriever_service.datastore.weighing import keep_best
 from retriever_service.echo import echoed
 
 
@@ -43,18 +45,17 @@ class OpenSegment:
     first_id: int
     segment: Segment
 
-    def ids_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The ids of rows, -1 where there is none; same shape."""
-        return np.where(rows >= 0, rows + self.first_id, -1)
-
 
 @dataclass(frozen=True, slots=True)
-class _Concerned:
-    """Where the entries of B queries' next tokens lie: segments, each with its queries and their tokens' places."""
+class _Found:
+    """What B queries found in the segments searched; the arrays are those of `segment.Found`."""
 
+    similarities: NDArray[np.float32]
+    ids: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    matched: NDArray[np.int64]
     partitions_asked: int
     partitions_answered: int
-    segments: list[tuple[OpenSegment, NDArray[np.int64], NDArray[np.int64]]]
 
 
 class Datastore:
@@ -149,6 +150,10 @@ class Datastore:
         for opened in self._flat[:1]:
             token = opened.segment.tokens[:1].copy()
             self.draft(keys, token, neighbors=1, max_nodes=1, left_contexts=contexts, sparse_neighbors=min(width, 1))
+        if len(self._flat) > 1:
+            nothing = _nothing(1, 1, 1)
+            keep_best(*nothing[:2], *nothing[:2])
+            keep_best(*nothing[2:], *nothing[2:])
 
     @property
     def mapped_bytes(self) -> int:
@@ -185,7 +190,9 @@ class Datastore:
         self._check_queries(keys, next_tokens)
         if neighbors < 1 or nprobe < 0:
             raise ValueError("neighbors must be at least 1 and nprobe at least 0")
-        return self._search(keys, self._concerned(next_tokens), neighbors, nprobe)
+        found = self._look_up(keys, next_tokens, np.zeros((len(keys), 0), np.int32), neighbors, 0, nprobe, None)
+        counts = np.count_nonzero(found.ids >= 0, axis=1)
+        return Neighbors(found.ids, found.similarities, counts, found.partitions_asked, found.partitions_answered)
 
     def draft(
         self,
@@ -238,24 +245,34 @@ class Datastore:
         if sparse_neighbors > 0 and left_contexts.shape[1] == 0:
             raise ValueError("sparse neighbours are found by left_contexts; give at least one token of them")
         begun = time.perf_counter_ns()
-        concerned = self._concerned(next_tokens, partitions)
-        near = self._search(keys, concerned, neighbors, nprobe)
-        matched, lengths = self._match(left_contexts, concerned, sparse_neighbors)
+        found = self._look_up(keys, next_tokens, left_contexts, neighbors, sparse_neighbors, nprobe, partitions)
         searched = time.perf_counter_ns()
-        queries, ids, weights, totals, bests, longest, counts = weigh(
-            near.ids, near.similarities, temperature, matched, lengths, width, match_temperature
-        )
+        ids, matched, stored, first_id = self._stored(found)
         depth = min(max_depth or self.manifest.continuation_length, self.manifest.continuation_length)
-        paths = self._continuations(ids, depth)
-        trees = merge_paths(queries, paths, weights, num_queries=len(keys), max_nodes=max_nodes)
+        ends, tokens, parents, masses, totals, bests, longest, counts = draft_trees(
+            ids,
+            found.similarities,
+            temperature,
+            matched,
+            found.lengths,
+            width,
+            match_temperature,
+            stored,
+            first_id,
+            depth,
+            max_nodes,
+        )
         return DraftBatch(
-            trees,
+            ends,
+            tokens,
+            parents,
+            masses,
             totals,
             bests,
             longest,
             counts,
-            concerned.partitions_asked,
-            concerned.partitions_answered,
+            found.partitions_asked,
+            found.partitions_answered,
             (searched - begun) // 1000,
             (time.perf_counter_ns() - searched) // 1000,
         )
@@ -279,48 +296,64 @@ class Datastore:
         return paths
 
     def _by_segment(self, ids: NDArray[np.int64]) -> list[tuple[OpenSegment, NDArray[np.int64]]]:
-        """Each segment concerned, with the places of its ids."""
-        numbers = np.searchsorted(self._first_ids, ids, side="right") - 1
-        return [(self._flat[number], np.flatnonzero(numbers == number)) for number in np.unique(numbers).tolist()]
+        """Each segment concerned, with the places of its ids; -1 is nobody's."""
+        numbers = np.where(ids >= 0, np.searchsorted(self._first_ids, ids, side="right") - 1, -1)
+        concerned = [number for number in np.unique(numbers).tolist() if number >= 0]
+        return [(self._flat[number], np.flatnonzero(numbers == number)) for number in concerned]
 
     def _check_queries(self, keys: NDArray[np.float32], next_tokens: NDArray[np.int64]) -> None:
         dims = self.manifest.key_recipe.dims
         if keys.ndim != 2 or keys.shape[1] != dims or next_tokens.shape != keys.shape[:1]:
             raise ValueError(f"keys must be [B, {dims}] and next_tokens [B], not {keys.shape} and {next_tokens.shape}")
 
-    def _concerned(self, next_tokens: NDArray[np.int64], wanted: Collection[int] | None = None) -> _Concerned:
-        queries, partitions = self.routing.lookup(next_tokens)
-        asked = sorted(set(partitions.tolist()))
+    def _look_up(
+        self,
+        keys: NDArray[np.float32],
+        next_tokens: NDArray[np.int64],
+        left_contexts: NDArray[np.int32],
+        neighbors: int,
+        sparse_neighbors: int,
+        nprobe: int,
+        wanted: Collection[int] | None,
+    ) -> _Found:
+        routing = self.routing
+        is_asked = np.zeros(routing.num_partitions, np.bool_)
+        mark_partitions(routing.tokens, routing.offsets, routing.partitions, next_tokens, is_asked)
+        asked = np.flatnonzero(is_asked).tolist()
         if wanted is not None:
             asked = [partition for partition in asked if partition in wanted]
         answered = [partition for partition in asked if partition in self.segments]
-        segments = []
-        for partition in answered:
-            mine = queries if len(asked) == 1 and wanted is None else queries[partitions == partition]
-            for opened in self.segments[partition]:
-                theirs, places = opened.segment.find(next_tokens, mine)
-                if len(theirs) > 0:
-                    segments.append((opened, theirs, places))
-        return _Concerned(len(asked), len(answered), segments)
+        keys, nprobe = np.ascontiguousarray(keys, np.float32), nprobe or self.manifest.nprobe
+        best: Found | None = None
+        for opened in (opened for partition in answered for opened in self.segments[partition]):
+            found = opened.segment.look_up(
+                opened.first_id, keys, next_tokens, left_contexts, neighbors, sparse_neighbors, nprobe
+            )
+            if best is None:
+                best = found
+            else:
+                keep_best(*best[:2], *found[:2])
+                keep_best(*best[2:], *found[2:])
+        return _Found(*(best or _nothing(len(keys), neighbors, sparse_neighbors)), len(asked), len(answered))
 
-    def _search(self, keys: NDArray[np.float32], concerned: _Concerned, neighbors: int, nprobe: int) -> Neighbors:
-        keys = np.ascontiguousarray(keys, np.float32)
-        nprobe = nprobe or self.manifest.nprobe
-        similarities = np.full((len(keys), neighbors), -np.inf, np.float32)
-        ids = np.full((len(keys), neighbors), -1, np.int64)
-        for opened, queries, places in concerned.segments if neighbors > 0 else ():
-            near, rows = opened.segment.search(keys[queries], places, neighbors, nprobe)
-            keep_best(similarities, ids, queries, near, opened.ids_of(rows))
-        counts = np.count_nonzero(ids >= 0, axis=1)
-        return Neighbors(ids, similarities, counts, concerned.partitions_asked, concerned.partitions_answered)
+    def _stored(self, found: _Found) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any], int]:
+        """The ids found, dense and sparse, with stored continuations that hold theirs, and the id of the first."""
+        if len(self._flat) == 1:
+            return found.ids, found.matched, self._flat[0].segment.stored_continuations, self._flat[0].first_id
+        ids = np.concatenate([found.ids.ravel(), found.matched.ravel()])
+        length = self.manifest.continuation_length
+        some = np.zeros((len(ids), length), self.manifest.token_dtype)
+        for opened, at in self._by_segment(ids):
+            some[at] = opened.segment.stored_continuations[ids[at] - opened.first_id]
+        places = np.where(ids >= 0, np.arange(len(ids)), -1)
+        dense, sparse = places[: found.ids.size], places[found.ids.size :]
+        return dense.reshape(found.ids.shape), sparse.reshape(found.matched.shape), some, 0
 
-    def _match(
-        self, left_contexts: NDArray[np.int32], concerned: _Concerned, neighbors: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Ids of the longest matches, -1 for none, and their lengths, falling; both int64 [B, neighbors]."""
-        ids = np.full((len(left_contexts), neighbors), -1, np.int64)
-        lengths = np.zeros((len(left_contexts), neighbors), np.int64)
-        for opened, queries, places in concerned.segments if neighbors > 0 else ():
-            found, rows = opened.segment.match(left_contexts[queries], places, neighbors)
-            keep_best(lengths, ids, queries, found, opened.ids_of(rows))
-        return ids, lengths
+
+def _nothing(queries: int, neighbors: int, sparse_neighbors: int) -> Found:
+    return (
+        np.full((queries, neighbors), -np.inf, np.float32),
+        np.full((queries, neighbors), -1, np.int64),
+        np.zeros((queries, sparse_neighbors), np.int64),
+        np.full((queries, sparse_neighbors), -1, np.int64),
+    )

@@ -153,7 +153,7 @@ def _problems(store: Datastore, partition: int, record: SegmentRecord, segment: 
     queries, partitions = store.routing.lookup(segment.tokens)
     if len(np.unique(queries[partitions == partition])) != len(segment.tokens):
         yield DIRECTORY_FILE, "it has tokens that the routing table leads elsewhere."
-    sizes = np.diff(segment.list_rows).tolist()
+    sizes = np.diff(segment.lists.rows).tolist()
     ids = [codecs.list_ids(segment.index, number, size) for number, size in enumerate(sizes)]
     if not np.array_equal(np.concatenate(ids), np.arange(len(segment))):
         yield INDEX_FILE, "its ids are not its rows."

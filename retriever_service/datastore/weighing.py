@@ -63,28 +63,27 @@ def weigh(near_ids, similarities, temperature, matched_ids, lengths, left_contex
 
 
 @njit
-def keep_best(scores, ids, queries, found_scores, found_ids):
-    """Merges neighbours of some queries into the best so far, in place. Both fall; of equals those so far come first.
+def keep_best(scores, ids, found_scores, found_ids):
+    """Merges further neighbours into the best so far, in place. Both fall; of equals those so far come first.
 
     Args:
         scores: [B, k], any beyond the last neighbour.
         ids: int64 [B, k], -1 behind the last neighbour.
-        queries: int64 [b], rows of both, none twice.
-        found_scores: [b, m].
-        found_ids: int64 [b, m], -1 behind the last.
+        found_scores: [B, k].
+        found_ids: int64 [B, k], -1 behind the last.
     """
     width = ids.shape[1]
     best_scores, best_ids = np.empty(width, scores.dtype), np.empty(width, np.int64)
-    for row in range(len(queries)):
-        query, old, new, count = queries[row], 0, 0, 0
+    for query in range(len(ids)):
+        old, new, count = 0, 0, 0
         while count < width:
             has_old = ids[query, old] >= 0
-            has_new = new < found_ids.shape[1] and found_ids[row, new] >= 0
-            if has_old and not (has_new and found_scores[row, new] > scores[query, old]):
+            has_new = found_ids[query, new] >= 0
+            if has_old and not (has_new and found_scores[query, new] > scores[query, old]):
                 best_scores[count], best_ids[count] = scores[query, old], ids[query, old]
                 old += 1
             elif has_new:
-                best_scores[count], best_ids[count] = found_scores[row, new], found_ids[row, new]
+                best_scores[count], best_ids[count] = found_scores[query, new], found_ids[query, new]
                 new += 1
             else:
                 break

@@ -38,18 +38,16 @@ class SearchPool:
     Args:
         threads: searches that run at the same time.
         queue_size: searches that may wait.
-        prepare_thread: called once in every search thread before its first search.
 
     Attributes:
         running: searches that have a thread now.
         waiting: searches that wait for one.
     """
 
-    def __init__(self, threads: int, queue_size: int, prepare_thread: Callable[[], None]) -> None:
-        self._executor = ThreadPoolExecutor(threads, "dresd-search", prepare_thread)
+    def __init__(self, threads: int, queue_size: int) -> None:
+        self._executor = ThreadPoolExecutor(threads, "dresd-search")
         self._free = asyncio.Semaphore(threads)
         self._queue_size = queue_size
-        self._prepare_thread: Callable[[], None] | None = prepare_thread
         self._usual_s = 0.0
         self._searches = 0
         self.running = 0
@@ -80,9 +78,6 @@ class SearchPool:
         if is_small and self.runs_at_once:
             if deadline is not None and arrived >= deadline:
                 raise ExpiredError
-            if self._prepare_thread is not None:
-                self._prepare_thread()
-                self._prepare_thread = None
             return self._timed(search), 0.0
         await self._take_thread()
         began = time.monotonic()

@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import faiss
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -136,7 +135,7 @@ async def start(config: ServeConfig, open_datastore: Callable[[Path], Datastore]
     """
     opened = open_datastore or functools.partial(_open_share, config)
     meter = None if config.metrics_listen is None else RequestMeter()
-    pool = SearchPool(config.search_threads, config.queue_size, _prepare_search_thread)
+    pool = SearchPool(config.search_threads, config.queue_size)
     collections = Collections(Collection(name, config.build_grace_s) for name in config.folders)
     reloaders = [
         Reloader(collection, config.folders[collection.name], opened, config.limits) for collection in collections
@@ -283,8 +282,3 @@ async def _serve(config: ServeConfig, open_datastore: Callable[[Path], Datastore
 def _shown(listen: str, port: int) -> str:
     host, _ = split_address(listen)
     return f"{host or '0.0.0.0'}:{port}"  # noqa: S104
-
-
-def _prepare_search_thread() -> None:
-    # Parallelism is across requests; FAISS's own threads would only fight over the same cores.
-    faiss.omp_set_num_threads(1)

@@ -9,7 +9,7 @@ import pytest
 
 from dresd.draft_tree import PAD
 from dresd.path_merging import merge_paths, merge_trees
-from retriever_service.datastore import CODECS, EntryBatch
+from retriever_service.datastore import CODECS, EntryBatch, codecs
 from tests.support.datastore import build_datastore, random_entries
 
 
@@ -263,6 +263,30 @@ def test_codecs_find_nearly_what_is_exact(tmp_path, codec):
     _, cosines = zip(*(exact(built.entries, *query, 1) for query in zip(keys, next_tokens, strict=True)), strict=True)
     tolerance = {"flat": 1e-5, "sq8": 0.02, "sq4": 0.2, "pq": 0.3}[codec]
     assert found.similarities[:, 0] == pytest.approx(np.concatenate(cosines), abs=tolerance)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("dims", [1, 7, 64])
+def test_a_scan_finds_what_faiss_finds(tmp_path, codec, dims):
+    entries = random_entries(3000, dims=dims)
+    entries.keys[::5] = entries.keys[0]  # ties
+    opened = build_datastore(tmp_path / "store", entries, codec=codec).open()
+    ((one,),) = opened.segments.values()
+    segment, most = one.segment, len(entries)
+    for query in range(40):
+        key, token = entries.keys[query : query + 1], entries.next_tokens[query : query + 1]
+        lists = segment.token_lists.choose(key, np.searchsorted(segment.tokens, token), 0)
+        similarities, rows = codecs.search_lists(segment.index, key, lists, most)
+        by_row = dict(zip(rows[0].tolist(), similarities[0].tolist(), strict=True))
+        for neighbors in (1, 10, most):
+            found = opened.search(key, token, neighbors=neighbors)
+            count = int(found.counts[0])
+            assert count == min(neighbors, len(by_row) - (-1 in by_row))
+            assert found.similarities[0, :count] == pytest.approx(similarities[0, :count], abs=1e-5)
+            assert [by_row[row] for row in found.ids[0, :count].tolist()] == pytest.approx(
+                found.similarities[0, :count], abs=1e-5
+            )
+            assert len(set(found.ids[0, :count].tolist())) == count
 
 
 def test_no_neighbour_weighs_more_than_an_equal_key(tmp_path):

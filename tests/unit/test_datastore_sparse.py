@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dresd.draft_tree import PAD
-from retriever_service.datastore.sparse import longest_matches
+from retriever_service.datastore.matching import longest_matches
 from retriever_service.datastore.tokens import TokenDtype, pack
 
 WIDTH = 4
@@ -35,8 +35,13 @@ class Group:
         return int(np.searchsorted(ordered, token)), int(np.searchsorted(ordered, token, side="right"))
 
     def match(self, tokens: list[int], contexts: NDArray[np.int32], neighbors: int, dtype: TokenDtype = "uint16"):
-        begins, ends = np.array([self.range_of(token) for token in tokens], np.int64).reshape(-1, 2).T
-        return longest_matches(self.suffix_order, pack(self.left_contexts, dtype), begins, ends, contexts, neighbors)
+        lengths = np.zeros((len(tokens), neighbors), np.int64)
+        rows = np.full((len(tokens), neighbors), -1, np.int64)
+        for query, token in enumerate(tokens):
+            stored = pack(self.left_contexts, dtype)
+            begin, end = self.range_of(token)
+            longest_matches(self.suffix_order, stored, begin, end, contexts[query], lengths[query], rows[query])
+        return lengths, rows
 
 
 def common_prefix(stored: list[int], query: list[int]) -> int:
@@ -89,16 +94,6 @@ def test_the_longest_matches_are_found(group: Group, asked, neighbors: int, dtyp
         assert (lengths[query, len(found) :] == 0).all()
 
 
-@given(groups(), queries(), st.integers(1, 10))
-def test_a_batch_equals_its_queries_one_by_one(group: Group, asked, neighbors: int):
-    tokens, contexts = asked
-    lengths, rows = group.match(tokens, contexts, neighbors)
-    for query, token in enumerate(tokens):
-        alone_lengths, alone = group.match([token], contexts[query : query + 1], neighbors)
-        assert [row for row in alone[0].tolist() if row >= 0] == [row for row in rows[query].tolist() if row >= 0]
-        assert alone_lengths[0][alone_lengths[0] > 0].tolist() == lengths[query][lengths[query] > 0].tolist()
-
-
 def test_of_equal_matches_the_nearest_in_the_order_come_first():
     # In order: 1 1, 1 3, 1 5, 1 7; the query 1 4 stands in the middle.
     group = Group(np.zeros(4, np.int64), contexts_of([[1, 7], [1, 3], [1, 5], [1, 1]]))
@@ -124,12 +119,6 @@ def test_padding_matches_nothing():
 
 
 def test_an_order_beyond_the_rows_is_an_error():
+    stored, one = pack(contexts_of([[1], [2]]), "uint16"), np.zeros(2, np.int64)
     with pytest.raises(IndexError):
-        longest_matches(
-            np.array([0, 9], np.uint32),
-            pack(contexts_of([[1], [2]]), "uint16"),
-            np.array([0]),
-            np.array([2]),
-            contexts_of([[2]]),
-            2,
-        )
+        longest_matches(np.array([0, 9], np.uint32), stored, 0, 2, contexts_of([[2]])[0], one, one.copy())

@@ -24,7 +24,7 @@ class Gate:
 
 
 def pool(threads: int = 1, queue_size: int = 2) -> SearchPool:
-    return SearchPool(threads, queue_size, lambda: None)
+    return SearchPool(threads, queue_size)
 
 
 async def has_begun(gate: Gate) -> None:
@@ -40,16 +40,6 @@ def test_results_and_errors_come_back():
         with pytest.raises(OSError, match="disk"):
             await it.run(lambda: (_ for _ in ()).throw(OSError("disk")), None)
         assert (await it.run(lambda: 8, None))[0] == 8, "the thread is free again"
-        it.close()
-
-    asyncio.run(scenario())
-
-
-def test_threads_are_prepared_before_their_first_search():
-    async def scenario() -> None:
-        prepared = threading.local()
-        it = SearchPool(2, 2, lambda: setattr(prepared, "yes", True))
-        assert (await it.run(lambda: prepared.yes, None))[0]
         it.close()
 
     asyncio.run(scenario())

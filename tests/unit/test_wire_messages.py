@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from decoder_client.wire import WireError, drafts_of
 from dresd.draft_tree import PAD, DraftTree
-from dresd.path_merging import merge_paths
+from dresd.path_merging import merge
 from dresd.v1 import retriever_pb2 as pb
 from retriever_service.datastore import DraftBatch
 from retriever_service.serving.messages import response_message
@@ -31,11 +31,11 @@ def batches(draw: st.DrawFn) -> DraftBatch:
     owners = np.array([owner for owner, _ in rows], np.int64)
     sources = np.array([draw(st.sampled_from([0, 1])) for _ in rows], np.int64)
     weights = np.eye(2)[sources] * 0.5
-    trees = merge_paths(owners, paths, weights, num_queries=queries, max_nodes=draw(st.integers(1, 20)))
+    trees = merge(owners, paths, weights, queries, draw(st.integers(1, 20)))
     counts = np.zeros((queries, 2), np.int64)
     np.add.at(counts, (owners, sources), 1)
     found = np.minimum(counts, 1)
-    return DraftBatch(trees, counts * 0.5, found[:, 0].astype(np.float32), found[:, 1] * 9, counts, 1, 1, 7, 8)
+    return DraftBatch(*trees, counts * 0.5, found[:, 0].astype(np.float32), found[:, 1] * 9, counts, 1, 1, 7, 8)
 
 
 @given(batches())
