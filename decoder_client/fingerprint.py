@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
+from operator import itemgetter
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -22,7 +24,6 @@ SAMPLES_PER_PARAMETER = 256
 _remembered: WeakKeyDictionary[PreTrainedModel, str] = WeakKeyDictionary()
 
 
-@torch.inference_mode()
 def weights_fingerprint(model: PreTrainedModel) -> str:
     """sha256, hex, over names, shapes and evenly spaced elements of all parameters, rounded to bfloat16.
 
@@ -31,9 +32,15 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
     """
     if model in _remembered:
         return _remembered[model]
+    return fingerprint_of(model.named_parameters())
+
+
+@torch.inference_mode()
+def fingerprint_of(parameters: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """The fingerprint of a model with these parameters, in any order; see `weights_fingerprint`."""
     digest = hashlib.sha256()
     samples = []
-    for name, parameter in sorted(model.named_parameters()):
+    for name, parameter in sorted(parameters, key=itemgetter(0)):
         digest.update(f"{name}{tuple(parameter.shape)};".encode())
         flat = parameter.detach().reshape(-1)
         count = min(SAMPLES_PER_PARAMETER, flat.numel())

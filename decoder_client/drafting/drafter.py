@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from decoder_client.reducer import KeyReducer
 from decoder_client.stats import GenerationStats
 from dresd.draft_tree import DraftTree
 
@@ -65,6 +66,19 @@ class Likely(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class MadeKeys:
+    """Keys of some states, made by whoever could make those of many sequences at once.
+
+    Attributes:
+        reducer: made them.
+        keys: float32 [rows, dims].
+    """
+
+    reducer: KeyReducer
+    keys: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What one pass of the target showed.
 
@@ -76,6 +90,7 @@ class Outcome:
         states: [rows, hidden_size]: that of the newest token before the pass and those of the accepted nodes, so
             that row i predicted new token i; for the prompt's pass those of all prompt tokens.
         likely: of this pass; of the prompt's pass for its last token only.
+        made_keys: those of `states`, if they are made already; a drafter makes keys of another reducer itself.
     """
 
     text: Sequence[int]
@@ -84,6 +99,7 @@ class Outcome:
     nodes: Sequence[int]
     states: Tensor
     likely: Likely
+    made_keys: MadeKeys | None = None
 
 
 class Drafter(Protocol[Session]):

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from decoder_client.drafting.acceptance import fitted_model
 from decoder_client.drafting.budget import FixedBudget, NodeBudget
@@ -114,7 +113,7 @@ class MixtureDrafter:
         new = outcome.text[-outcome.count :]
         is_prompt = session.index.length == 0
         self._digest(session)
-        keys = self._keys(session, outcome.states if is_prompt else outcome.states[: outcome.count])
+        keys = self._keys(session, outcome, len(outcome.states) if is_prompt else outcome.count)
         session.index.extend(outcome.text if is_prompt else new, keys)
         if session.retrieved is not None:
             session.retrieved = session.retrieved.after(new)
@@ -199,8 +198,8 @@ class MixtureDrafter:
         limits = GrowthLimits(depth, nodes, self._budget.floor, self._vocab_size)
         return grow(session.evidence, Knowledge(self._weights, self._table, session.fresh), self._model, limits)
 
-    def _keys(self, session: MixtureSession, states: Tensor) -> NDArray[np.float32] | None:
-        """The keys of some states, by the reducer served now; None without one."""
+    def _keys(self, session: MixtureSession, outcome: Outcome, count: int) -> NDArray[np.float32] | None:
+        """The keys of the first `count` states, by the reducer served now; None without one."""
         handshake = None if self._retrieval is None else self._retrieval.handshake
         if handshake is None:
             return None
@@ -212,6 +211,10 @@ class MixtureDrafter:
         if handshake is not self._table_of:
             self._table_of = handshake
             self._table = table_arrays(handshake.token_table if self._config.tables else TokenTable.empty())
-        keys = handshake.reducer.reduce_torch(states).float().cpu().numpy()
+        made = outcome.made_keys
+        if made is not None and made.reducer is handshake.reducer:
+            keys = made.keys[:count]
+        else:
+            keys = handshake.reducer.reduce_torch(outcome.states[:count]).float().cpu().numpy()
         # A damaged reducer may overflow; without keys the sequence drafts from its text alone.
         return keys if np.isfinite(keys).all() else None

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Adapters: drafts inside engines that decode by themselves (transformers' `generate`, vLLM)."""
