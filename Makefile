@@ -1,13 +1,15 @@
 # Every target works on a fresh machine: it makes the virtual environment it needs first.
 # Paths may contain spaces, so every path is quoted and no target is named by an absolute path.
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo test lint format proto bench bench-service clean
+.PHONY: help setup model demo manifests test lint format proto bench bench-service clean
 SHELL := /bin/bash
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+K8S_VENV := .venv-k8s
+K8S_READY := $(K8S_VENV)/.ready
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -26,6 +28,15 @@ model: $(READY) ## put SmolLM2-135M-Instruct into the cache folder
 
 demo: $(READY) ## build, serve and decode with a real model, and print what it gained
 	"$(BIN)/python" examples/demo.py
+
+$(K8S_READY): k8s/checks/requirements.txt
+	"$(PYTHON)" -m venv "$(K8S_VENV)" || { echo "python3 -m venv failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	"$(K8S_VENV)/bin/python" -m pip install --quiet --upgrade "pip>=24"
+	"$(K8S_VENV)/bin/python" -m pip install --quiet --requirement k8s/checks/requirements.txt
+	touch "$@"
+
+manifests: $(K8S_READY) ## render and check the Kubernetes manifests, alerts, dashboard and Dockerfile, without a cluster
+	"$(K8S_VENV)/bin/python" -m k8s.checks
 
 test: $(READY) ## run the tests
 	"$(BIN)/python" scripts/prepare_model.py
@@ -56,4 +67,4 @@ bench-service: $(READY) ## the retrieval service beside FAISS, gRPC and other da
 	"$(BIN)/python" -m benchmarks --json bench-service.json --html bench-service.html
 
 clean: ## remove the virtual environment and caches of this folder
-	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf "$(VENV)" "$(K8S_VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

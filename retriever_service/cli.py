@@ -9,7 +9,20 @@ import sys
 from collections.abc import Sequence
 
 from dresd.command_line import Command, run_command
-from retriever_service.commands import build, fetch, inspect, merge, publish, push, reload, serve, status, tune, verify
+from retriever_service.commands import (
+    build,
+    fetch,
+    inspect,
+    k8s_values,
+    merge,
+    publish,
+    push,
+    reload,
+    serve,
+    status,
+    tune,
+    verify,
+)
 from retriever_service.commands.output import CommandError
 
 COMMANDS = {
@@ -23,6 +36,7 @@ COMMANDS = {
     "reload": Command("make a running server take up the published build", reload.add_arguments, reload.run),
     "status": Command("show what a running server serves", status.add_arguments, status.run),
     "inspect": Command("show what a datastore consists of", inspect.add_arguments, inspect.run),
+    "k8s-values": Command("what a datastore needs on Kubernetes", k8s_values.add_arguments, k8s_values.run),
     "verify": Command("check every byte and count of a datastore", verify.add_arguments, verify.run),
 }
 
