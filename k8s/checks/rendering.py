@@ -73,8 +73,9 @@ def text_of(overlay: str) -> str:
     return done.stdout
 
 
+@functools.cache
 def manifests(overlay: str) -> list[Manifest]:
-    """Its documents."""
+    """Its documents, to be read only."""
     return [document for document in yaml.safe_load_all(text_of(overlay)) if document]
 
 
