@@ -39,11 +39,13 @@ def _unpack(scratch: Path) -> None:
     def run(*command: str) -> None:
         subprocess.run(command, check=True, cwd=scratch, stdout=subprocess.DEVNULL)
 
+    # As who we are: apt's own user may not write here.
+    download = ("apt-get", "download", "-q", "-o", "APT::Sandbox::User=root", "prometheus")
     try:
-        run("apt-get", "download", "-q", "prometheus")
+        run(*download)
     except subprocess.CalledProcessError:
         run("apt-get", "update", "-q")  # a new machine has no lists yet; needs root
-        run("apt-get", "download", "-q", "prometheus")
+        run(*download)
     (package,) = scratch.glob("prometheus_*.deb")
     run("dpkg-deb", "-x", package.name, ".")
 

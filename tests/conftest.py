@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from scripts.prepare_model import cache_folder, prepare
+from scripts.prepare_prometheus import prepare as prepare_prometheus
 
 # Read when torch and FAISS are imported, here and in the processes that tests start: two processes with a thread a
 # core each spin for the same cores and run many times slower than with one thread each.
@@ -47,3 +48,9 @@ def _restored_logging() -> Iterator[None]:
 def smollm2() -> Path:
     """The folder of the real SmolLM2-135M-Instruct; fetched and converted if `make model` has not done so."""
     return prepare(_USERS_CACHE)
+
+
+@pytest.fixture(scope="session")
+def prometheus() -> Path:
+    """The folder with Prometheus's programs; fetched from Debian if `make manifests` has not done so."""
+    return prepare_prometheus(_USERS_CACHE)
