@@ -32,10 +32,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(asdict(report), indent=1))
     else:
+        found = "no keys were searched"
+        if report.self_recall is not None:
+            found = f"{report.self_recall:.1%} of {report.sampled:,} sampled keys found themselves"
+        partitions = "1 partition" if report.partitions == 1 else f"{report.partitions} partitions"
         print(
             f"{printable(report.path)}: {report.files} files ({human_bytes(report.bytes)}) and "
-            f"{report.entries:,} entries in {report.partitions} partitions are as they were built; "
-            f"{report.self_recall:.1%} of {report.sampled:,} sampled keys found themselves"
+            f"{report.entries:,} entries in {partitions} are as they were built; {found}"
         )
         print("".join(f"note: {note}\n" for note in report.notes), end="")
     return 0

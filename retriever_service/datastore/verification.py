@@ -56,8 +56,8 @@ class VerificationReport:
         partitions: partitions counted.
         entries: entries counted.
         sampled: stored keys searched for.
-        self_recall: share of them found among their own nearest neighbours (1 for an exact search), with the
-            datastore's own nprobe.
+        self_recall: share of them found among their own nearest neighbours with the datastore's own nprobe: 1 for an
+            exact search, None without a sample.
         notes: what differs from what was written and means nothing.
     """
 
@@ -67,7 +67,7 @@ class VerificationReport:
     partitions: int
     entries: int
     sampled: int
-    self_recall: float
+    self_recall: float | None
     notes: list[str]
 
 
@@ -201,9 +201,9 @@ def _is_suffix_order(segment: Segment) -> bool:
     return True
 
 
-def _self_recall(store: Datastore, sampled: int, seed: int) -> float:
+def _self_recall(store: Datastore, sampled: int, seed: int) -> float | None:
     if sampled == 0:
-        return 1.0
+        return None
     ids = np.sort(np.random.default_rng(seed).choice(store.num_entries, sampled, replace=False))
     found = 0
     for segments in store.segments.values():

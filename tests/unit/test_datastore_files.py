@@ -251,6 +251,7 @@ def test_verify_counts_what_is_there(intact):
     assert (report.partitions, report.entries, report.sampled) == (2, 500, 100)
     assert report.files == 3 + 2 * 7
     assert report.self_recall == 1.0
+    assert verify(intact.path, sample=0).self_recall is None
 
 
 @pytest.mark.parametrize(
