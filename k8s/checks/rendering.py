@@ -63,20 +63,30 @@ def kubectl() -> str:
     return found
 
 
-@functools.cache
-def text_of(overlay: str) -> str:
-    """What `kubectl kustomize` makes of an overlay."""
-    command = [kubectl(), "kustomize", str(K8S / "overlays" / overlay)]
+def render(folder: Path) -> str:
+    """What `kubectl kustomize` makes of a folder; RuntimeError if it complains of anything."""
+    command = [kubectl(), "kustomize", str(folder)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0 or done.stderr.strip():
-        raise RuntimeError(f"{overlay} does not render cleanly: {done.stderr}")
+        raise RuntimeError(f"{folder} does not render cleanly: {done.stderr}")
     return done.stdout
+
+
+def documents_of(text: str) -> list[Manifest]:
+    """The manifests in a text."""
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+@functools.cache
+def text_of(overlay: str) -> str:
+    """What an overlay renders to."""
+    return render(K8S / "overlays" / overlay)
 
 
 @functools.cache
 def manifests(overlay: str) -> list[Manifest]:
     """Its documents, to be read only."""
-    return [document for document in yaml.safe_load_all(text_of(overlay)) if document]
+    return documents_of(text_of(overlay))
 
 
 def pods(documents: list[Manifest]) -> Iterator[Pod]:

@@ -146,6 +146,12 @@ def test_names_that_are_referred_to_exist(documents: list[Manifest]):
     assert {each["metadata"].get("namespace") for each in namespaced} == names(documents, "Namespace")
 
 
+def test_a_build_on_ray_is_called_like_its_job(documents: list[Manifest]):
+    for container in containers(documents):
+        if container.pod.owner["kind"] == "RayJob" and "BUILD_NAME" in container.environment():
+            assert container.environment()["BUILD_NAME"] == container.pod.owner["metadata"]["name"]
+
+
 def test_addresses_are_those_of_services(documents: list[Manifest]):
     services = {each["metadata"]["name"]: each["spec"] for each in documents if each["kind"] == "Service"}
     text = " ".join([*map(str, every(documents, "args")), *map(str, every(documents, "data"))])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -43,15 +44,19 @@ def authority(name: str = "authority") -> Issued:
     return _issue(name, None, (-1, 10))
 
 
-def issued_by(issuer: Issued, name: str = NAME, *, expired: bool = False) -> Issued:
-    return _issue(name, issuer, (-10, -1) if expired else (-1, 10))
+def issued_by(
+    issuer: Issued, name: str = NAME, *, expired: bool = False, dns_names: Sequence[str] = (NAME, "localhost")
+) -> Issued:
+    return _issue(name, issuer, (-10, -1) if expired else (-1, 10), dns_names)
 
 
-def _issue(common_name: str, issuer: Issued | None, days: tuple[int, int]) -> Issued:
+def _issue(
+    common_name: str, issuer: Issued | None, days: tuple[int, int], dns_names: Sequence[str] = (NAME, "localhost")
+) -> Issued:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     now = datetime.datetime.now(datetime.timezone.utc)
-    names = [x509.DNSName(NAME), x509.DNSName("localhost"), x509.IPAddress(IPv4Address("127.0.0.1"))]
+    names = [*map(x509.DNSName, dns_names), x509.IPAddress(IPv4Address("127.0.0.1"))]
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)

@@ -55,8 +55,7 @@ class Container:
         path = source["fieldRef"]["fieldPath"]
         if path == "metadata.labels['apps.kubernetes.io/pod-index']":
             return str(ordinal)
-        known = {"metadata.labels['batch.kubernetes.io/job-name']", "metadata.labels['ray.io/originated-from-cr-name']"}
-        assert path in known, path
+        assert path == "metadata.labels['batch.kubernetes.io/job-name']", path
         return "name-of-the-job"
 
 
