@@ -21,6 +21,7 @@ Manifest = dict[str, Any]
 _POD_TEMPLATES = {
     "Deployment": ["spec.template"],
     "StatefulSet": ["spec.template"],
+    "Job": ["spec.template"],
     "CronJob": ["spec.jobTemplate.spec.template"],
     "RayJob": [
         "spec.submitterPodTemplate",

@@ -53,7 +53,7 @@ spec:
       metadata:
         name: data
       spec:
-        accessModes: [ReadWriteOncePod]
+        accessModes: [ReadWriteOnce]
         resources:
           requests:
             storage: {disk}Gi

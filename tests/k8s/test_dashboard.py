@@ -23,7 +23,7 @@ from decoder_client import metrics
 from decoder_client.generation import SpeculativeDecoder
 from decoder_client.target_model import TargetModel
 from k8s.checks.alerting import RULES
-from k8s.checks.queries import Query, queries
+from k8s.checks.queries import DASHBOARD, Query, queries
 from k8s.checks.rendering import manifests
 from tests.support.models import tiny_model
 from tests.support.retriever import client_of
@@ -155,3 +155,28 @@ def test_every_name_and_label_is_one_that_is_shown(scraped: Prometheus):
             assert used <= set().union(*labels.values()) | FROM_DISCOVERY, query
         asked |= names
     assert len(asked) > 25
+
+
+def test_panels_have_places_and_numbers_of_their_own():
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken = [
+        (x, y)
+        for panel in panels
+        for place in [panel["gridPos"]]
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(taken) == len(set(taken))
+    assert max(x for x, _ in taken) < 24
+
+
+def test_legends_name_labels_that_their_queries_keep():
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        for target in panel.get("targets", []):
+            kept = {
+                label.strip() for group in re.findall(r"\bby \(([^)]*)\)", target["expr"]) for label in group.split(",")
+            }
+            named = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            aggregated = re.match(r"(sum|count|histogram_quantile)\b", target["expr"]) is not None
+            assert named <= (kept if aggregated else kept | FROM_DISCOVERY), panel["title"]

@@ -23,7 +23,9 @@ FOREIGN = {"HF_HOME", "HOME", "NUMBA_CACHE_DIR", "OMP_NUM_THREADS", "VLLM_CACHE_
 """Variables of other people's programs."""
 
 ALL = [(overlay, container) for overlay in OVERLAYS for container in containers(manifests(overlay))]
-COMMANDED = [(overlay, container) for overlay, container in ALL if container.image in OURS]
+COMMANDED = [
+    (overlay, container) for overlay, container in ALL if container.image in OURS and "command" not in container.spec
+]
 
 
 def each(pairs: list[tuple[str, Container]]) -> list[object]:
