@@ -75,7 +75,7 @@ class Builder:
                 shutil.copy(Path("/", name), root / name)
 
     def _follow(self, stage: Stage, root: Path) -> None:
-        folder = Path("/")
+        folder = self._begins_in(stage)
         for line in stage.lines:
             word, _, rest = line.partition(" ")
             if word == "WORKDIR":
@@ -86,6 +86,14 @@ class Builder:
             elif word == "RUN":
                 print(f"{stage.name}: {rest[:100]}", flush=True)
                 run_in(root, f"cd {folder} && {rest}")
+
+    def _begins_in(self, stage: Stage) -> Path:
+        """The working directory that it has from its base."""
+        base = self._stages.get(stage.base)
+        if base is None:
+            return Path("/")
+        said = [line.partition(" ")[2] for line in base.lines if line.startswith("WORKDIR ")]
+        return Path(said[-1]) if said else self._begins_in(base)
 
     def _copy(self, words: list[str], root: Path, folder: Path) -> None:
         source = ROOT
