@@ -15,6 +15,7 @@ from retriever_service.commands import (
     inspect,
     k8s_values,
     merge,
+    prune,
     publish,
     push,
     reload,
@@ -28,6 +29,7 @@ from retriever_service.commands.output import CommandError
 COMMANDS = {
     "build": Command("build a datastore from a corpus and a model", build.add_arguments, build.run),
     "merge": Command("join datastores of one key recipe into one", merge.add_arguments, merge.run),
+    "prune": Command("make a smaller datastore of what is needed most", prune.add_arguments, prune.run),
     "serve": Command("serve a datastore over gRPC", serve.add_arguments, serve.run),
     "tune": Command("choose how many lists a search reads, by measured recall", tune.add_arguments, tune.run),
     "publish": Command("make a build the one that a root's servers serve", publish.add_arguments, publish.run),

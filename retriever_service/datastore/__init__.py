@@ -29,7 +29,7 @@ from retriever_service.datastore.manifest import (
 from retriever_service.datastore.results import DraftBatch, Neighbors, StoredEntries
 from retriever_service.datastore.routing import assign_tokens, save_routing, split_entries
 from retriever_service.datastore.store import Datastore, OpenSegment
-from retriever_service.datastore.stored import stored_batches, stored_entries
+from retriever_service.datastore.stored import entries_at, stored_batches, stored_entries
 from retriever_service.datastore.token_table import TokenTableBuilder, save_token_table
 from retriever_service.datastore.tokens import token_dtype
 from retriever_service.datastore.tuning import UnreachableRecallError, tune, tune_built
@@ -74,6 +74,7 @@ __all__ = [
     "assign_tokens",
     "current_build",
     "current_mark",
+    "entries_at",
     "inspect",
     "manifest_checksum",
     "other_keys",

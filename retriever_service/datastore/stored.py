@@ -1,4 +1,4 @@
-"""Entries read back out of a segment, many at a time, for whoever writes them anew.
+"""Entries read back out of a datastore, many at a time, for whoever writes them anew.
 
 Keys come out as the codec kept them, normalised: what it lost is lost. It must not know why they are read.
 """
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from retriever_service.datastore.entries import EntryBatch
 from retriever_service.datastore.segment import Segment
+from retriever_service.datastore.store import Datastore
 
 _ROWS_AT_ONCE = 1 << 15
 _ZERO_BELOW = 0.5
@@ -41,6 +42,25 @@ def stored_entries(segment: Segment, rows: NDArray[np.int64]) -> EntryBatch:
         segment.continuations_of(rows, segment.stored_continuations.shape[1]),
         segment.left_contexts_of(rows),
     )
+
+
+def entries_at(store: Datastore, ids: NDArray[np.int64]) -> EntryBatch:
+    """The entries of some ids, int64 [m], ascending, of the served partitions."""
+    dims, manifest = store.manifest.key_recipe.dims, store.manifest
+    none = EntryBatch(
+        np.zeros((0, dims), np.float32),
+        np.zeros(0, np.int64),
+        np.zeros((0, manifest.continuation_length), np.int32),
+        np.zeros((0, manifest.left_context_length), np.int32),
+    )
+    parts = [none]
+    for segments in store.segments.values():
+        for opened in segments:
+            rows = ids - opened.first_id
+            rows = rows[(rows >= 0) & (rows < len(opened.segment))]
+            if len(rows) > 0:
+                parts.append(stored_entries(opened.segment, rows))
+    return EntryBatch.concatenate(parts)
 
 
 def unit_keys(decoded: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -22,8 +22,8 @@ from retriever_service.datastore import (
     DatastoreError,
     EntryBatch,
     TokenTableBuilder,
+    entries_at,
     read_manifest,
-    stored_entries,
     tune,
     verify,
 )
@@ -49,13 +49,7 @@ def lines(entries: EntryBatch) -> list[tuple[object, ...]]:
 
 
 def all_entries(store: Datastore) -> EntryBatch:
-    return EntryBatch.concatenate(
-        [
-            stored_entries(opened.segment, np.arange(len(opened.segment)))
-            for segments in store.segments.values()
-            for opened in segments
-        ]
-    )
+    return entries_at(store, np.arange(store.num_entries))
 
 
 def test_one_datastore_of_one_partition_comes_out_as_it_went_in(tmp_path):
