@@ -96,7 +96,7 @@ def tune(
     if not 0.0 < recall <= 1.0 or not 1 <= neighbors <= MAX_RECALL_NEIGHBORS:
         raise ValueError(f"recall must lie in 0..1, above 0, and neighbors in 1..{MAX_RECALL_NEIGHBORS}")
     store = Datastore.open(path, verify_checksums=verify_checksums)
-    most = max((int(np.diff(opened.segment.token_lists.offsets).max()) for opened in _opened(store)), default=1)
+    most = _most_lists(_opened(store))
     if most <= 1:
         return store.manifest
     measured = _measured(path, store)
@@ -139,10 +139,17 @@ def _opened(store: Datastore) -> list[OpenSegment]:
     return [opened for segments in store.segments.values() for opened in segments]
 
 
+def _most_lists(segments: Sequence[OpenSegment]) -> int:
+    """Of the token that has most."""
+    return max((int(np.diff(opened.segment.token_lists.offsets).max()) for opened in segments), default=1)
+
+
 def _measured(path: Path, store: Datastore) -> list[_Measured]:
     records = [record for partition in store.manifest.partitions for record in partition.segments if record.num_entries]
     measured = []
     for record, opened in zip(records, _opened(store), strict=True):
+        if HELD_OUT_FILE not in record.files and _most_lists([opened]) <= 1:
+            continue  # written while the datastore was small; all of a token is searched there whatever is chosen
         if HELD_OUT_FILE not in record.files:
             raise DatastoreError(
                 f"{path / record.directory} has no {HELD_OUT_FILE}, so recall cannot be measured.",

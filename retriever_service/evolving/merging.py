@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dresd.routing import RoutingTable
 from retriever_service.datastore import (
@@ -18,13 +17,12 @@ from retriever_service.datastore import (
     DatastoreError,
     EntryBatch,
     Manifest,
-    OpenSegment,
     assign_tokens,
-    split_entries,
     stored_batches,
 )
 from retriever_service.evolving.deriving import OnEntries, write_derived
 from retriever_service.evolving.key_recipes import check_joinable
+from retriever_service.evolving.spreading import rows_of_partition
 from retriever_service.evolving.token_tables import joined_tables
 
 
@@ -80,22 +78,5 @@ def _entries_of(sources: Sequence[Datastore], routing: RoutingTable, partition: 
     for source in sources:
         for segments in source.segments.values():
             for opened in segments:
-                yield from stored_batches(opened.segment, _rows_of(opened, routing, partition, before))
+                yield from stored_batches(opened.segment, rows_of_partition(opened, routing, partition, before))
         before += source.num_entries
-
-
-def _rows_of(opened: OpenSegment, routing: RoutingTable, partition: int, before: int) -> NDArray[np.bool_]:
-    """bool [n]: the rows of a segment that lie in a partition now; `before` counts the entries of earlier sources."""
-    segment = opened.segment
-    queries, partitions = routing.lookup(segment.tokens)
-    parts = np.bincount(queries, minlength=len(segment.tokens))
-    wanted = np.zeros(len(segment), np.bool_)
-    for place in queries[partitions == partition].tolist():
-        begin, end = segment.entry_offsets[place : place + 2].tolist()
-        if parts[place] == 1:
-            wanted[begin:end] = True
-        else:
-            ordinals = before + opened.first_id + np.arange(begin, end)
-            tokens = np.full(end - begin, segment.tokens[place])
-            wanted[begin:end] = split_entries(routing, tokens, ordinals) == partition
-    return wanted
