@@ -16,8 +16,8 @@ from benchmarks.load import Load
 from benchmarks.peers import Peer
 from benchmarks.throughput import Partitioned
 from benchmarks.timing import Times
-from decoder_client.evaluation.report.layout import table
-from decoder_client.evaluation.report.markup import Markup, element, joined, text
+from dresd.page.layout import table
+from dresd.page.markup import Markup, element, joined, text
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }

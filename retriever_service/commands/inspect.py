@@ -6,9 +6,11 @@ import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dresd.argument_types import some_path
+from retriever_service.commands.inspection_page import inspection_page
 from retriever_service.commands.output import CommandError, human_bytes
 from retriever_service.echo import printable
 
@@ -20,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command's options."""
     parser.add_argument("datastore", type=some_path, metavar="DIR", help="a build's folder, or a root of builds")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--html", type=some_path, metavar="FILE", help="also write a page with plots")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,11 +34,25 @@ def run(arguments: argparse.Namespace) -> int:
         inspection, manifest = inspect(folder), read_manifest(folder)
     except DatastoreError as error:
         raise CommandError(str(error)) from error
+    if arguments.html is not None:
+        _write(arguments.html, inspection_page(inspection, manifest))
     if arguments.json:
         print(json.dumps(asdict(inspection), indent=1))
     else:
         print("\n".join(map(printable, _lines(inspection, manifest))))
     return 0
+
+
+def _write(path: Path, page: str) -> None:
+    from retriever_service.datastore.files import replacing
+
+    try:
+        with replacing(path) as beside:
+            beside.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(
+            f"The page cannot be written to '{printable(str(path))}': {error.strerror}. Choose another --html."
+        ) from error
 
 
 def _lines(inspection: Inspection, manifest: Manifest) -> Iterator[str]:
@@ -60,6 +77,11 @@ def _lines(inspection: Inspection, manifest: Manifest) -> Iterator[str]:
         f"{'every list' if manifest.nprobe == 0 else f'{manifest.nprobe} lists'} of a token searched, "
         f"recall@50 {inspection.recall:.3f}"
     )
+    if (explained := inspection.reducer.explained_variance) is not None:
+        yield (
+            f"             the reducer keeps {explained:.1%} of the variance of hidden states, "
+            f"fitted on {inspection.reducer.num_samples or 0:,}"
+        )
     if (tuning := manifest.tuning) is not None:
         yield (
             f"             chosen for recall@{tuning.neighbors} {tuning.target_recall:g}: "
@@ -82,6 +104,7 @@ def _lines(inspection: Inspection, manifest: Manifest) -> Iterator[str]:
         yield (
             f"             {part.index}: {part.num_entries:,} entries ({part.share:.1%}), {part.num_tokens:,} tokens, "
             f"{human_bytes(part.bytes)}, recall@50 {part.recall:.3f}"
+            f"{f', {part.segments} segments' if part.segments > 1 else ''}"
         )
     yield f"  versions   {', '.join(f'{name} {number}' for name, number in manifest.versions.items())}"
     yield f"  command    {manifest.command or '(none recorded)'}"

@@ -5,7 +5,15 @@ from retriever_service.datastore.current import CURRENT_FILE, Mark, current_buil
 from retriever_service.datastore.entries import EntryBatch
 from retriever_service.datastore.errors import DatastoreError
 from retriever_service.datastore.fields import MAX_NPROBE
-from retriever_service.datastore.inspection import Inspection, PartitionInspection, TokenSkew, TokenWeight, inspect
+from retriever_service.datastore.inspection import (
+    Inspection,
+    PartitionInspection,
+    ReducerInspection,
+    TokenRank,
+    TokenSkew,
+    TokenWeight,
+    inspect,
+)
 from retriever_service.datastore.layout import MAX_RECALL_NEIGHBORS, RECALL_NEIGHBORS, segment_directory
 from retriever_service.datastore.manifest import (
     CHECKSUM_FIELD,
@@ -62,9 +70,11 @@ __all__ = [
     "OpenSegment",
     "PartitionInspection",
     "PartitionRecord",
+    "ReducerInspection",
     "SegmentRecord",
     "SourceRecord",
     "StoredEntries",
+    "TokenRank",
     "TokenSkew",
     "TokenTableBuilder",
     "TokenWeight",

@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from retriever_service.datastore.manifest import MANIFEST_FILE, Manifest
+from retriever_service.datastore.files import parse_tensors
+from retriever_service.datastore.manifest import MANIFEST_FILE, REDUCER_FILE, Manifest
 from retriever_service.datastore.store import Datastore
 
 _HEAVIEST = 10
+_RANKS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,28 @@ class TokenWeight:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenRank:
+    """The token with the `rank`-th most entries (from 1), and the share of all that it and those before it have."""
+
+    rank: int
+    entries: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReducerInspection:
+    """What the reducer's file says of its fit; None where it does not.
+
+    Attributes:
+        explained_variance: share of the hidden states' variance (each number z-scored) that keys keep.
+        num_samples: states it was fitted on.
+    """
+
+    explained_variance: float | None
+    num_samples: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class TokenSkew:
     """How entries spread over next tokens.
 
@@ -48,6 +72,7 @@ class TokenSkew:
         split_tokens: those that lie in several partitions.
         median: entries of the middle token; p90, p99 and max likewise.
         heaviest: the tokens with the most entries, falling.
+        ranks: some of all tokens by falling entries, ever fewer of them, the first and the last included.
     """
 
     num_tokens: int
@@ -57,6 +82,7 @@ class TokenSkew:
     p99: float
     max: int
     heaviest: list[TokenWeight]
+    ranks: list[TokenRank]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +98,7 @@ class Inspection:
         bytes_by_file: bytes by file name, summed over partitions.
         balance: entries of the largest partition divided by the mean; 1 is perfect.
         recall: share of the true nearest keys found, measured by the build, weighted by entries.
+        reducer: how well keys describe the hidden states that they are made of.
         partitions: one each.
         tokens: how entries spread over next tokens.
     """
@@ -84,6 +111,7 @@ class Inspection:
     bytes_by_file: dict[str, int]
     balance: float
     recall: float
+    reducer: ReducerInspection
     partitions: list[PartitionInspection]
     tokens: TokenSkew
 
@@ -111,6 +139,7 @@ def inspect(path: Path | str) -> Inspection:
         bytes_by_file=dict(sorted(bytes_by_file.items())),
         balance=max(partition.num_entries for partition in partitions) / mean if mean else 1.0,
         recall=manifest.recall,
+        reducer=_inspect_reducer(store),
         partitions=partitions,
         tokens=_skew(counts, split_tokens=int((np.diff(store.routing.offsets) > 1).sum())),
     )
@@ -121,6 +150,15 @@ def _about(manifest: Manifest) -> dict[str, object]:
         mode="json", exclude={"files", "partitions", "model", "key_recipe", "num_entries"}
     )
     return {**about, "model": asdict(manifest.model), "key_recipe": asdict(manifest.key_recipe)}
+
+
+def _inspect_reducer(store: Datastore) -> ReducerInspection:
+    tensors = parse_tensors(store.path / REDUCER_FILE, store.reducer_bytes)
+    explained, samples = tensors.get("explained_variance"), tensors.get("num_samples")
+    return ReducerInspection(
+        None if explained is None or explained.size != 1 else float(explained.flat[0]),
+        None if samples is None or samples.size != 1 else int(samples.flat[0]),
+    )
 
 
 def _inspect_partition(store: Datastore, number: int) -> PartitionInspection:
@@ -149,7 +187,16 @@ def _skew(counts: NDArray[np.int64], *, split_tokens: int) -> TokenSkew:
         p99=p99,
         max=int(counts.max(initial=0)),
         heaviest=[TokenWeight(token, int(counts[token])) for token in heaviest.tolist()],
+        ranks=_ranks(np.sort(present)[::-1]),
     )
+
+
+def _ranks(falling: NDArray[np.int64]) -> list[TokenRank]:
+    if len(falling) == 0:
+        return []
+    places = np.unique(np.round(np.geomspace(1, len(falling), _RANKS)).astype(np.int64)) - 1
+    shares = np.cumsum(falling) / falling.sum()
+    return [TokenRank(place + 1, int(falling[place]), float(shares[place])) for place in places.tolist()]
 
 
 def _weighted(recalls: list[tuple[float, int]]) -> float:

@@ -15,10 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoder_client.evaluation import report
 from decoder_client.evaluation.html_report import render
-from decoder_client.evaluation.report.axes import counting_axis, doubling_axis, even_axis
-from decoder_client.evaluation.report.markup import readable
 from decoder_client.evaluation.results import (
     MODEL,
     PLAIN,
@@ -29,6 +26,9 @@ from decoder_client.evaluation.results import (
     SampleToken,
     StoreInfo,
 )
+from dresd import page as shared
+from dresd.page.axes import counting_axis, doubling_axis, even_axis
+from dresd.page.markup import readable
 from tests.support.results import BENCHED, METHODS, NOTHING_RUN, PLAIN_ALONE, RECORDS, REPLAYED, TIMED, answers, method
 
 ODD_TEXTS = (
@@ -338,7 +338,7 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
 def test_text_and_lines_stand_out(mode: int) -> None:
-    style = files(report).joinpath("report.css").read_text(encoding="utf-8")
+    style = files(shared).joinpath("page.css").read_text(encoding="utf-8")
     colours = dict(re.findall(r"--(\w+): (#\w{6})", re.findall(r":root \{(.*?)\}", style, re.DOTALL)[mode]))
     assert len(colours) == 20
     text_on = [(ink, ground) for ink in ("ink", "soft", "link", "wrong") for ground in ("paper", "panel")]

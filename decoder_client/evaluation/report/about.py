@@ -8,10 +8,10 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from decoder_client.evaluation.report.layout import details, lines, pairs
-from decoder_client.evaluation.report.markup import Markup, element, isolated, joined, text
 from decoder_client.evaluation.report.numbers import counted, span
 from decoder_client.evaluation.results import BENCH, PLAIN, Interval, MethodResult, Results, Setting
+from dresd.page.layout import details, lines, pairs
+from dresd.page.markup import Markup, element, isolated, joined, text
 
 
 def title(results: Results) -> str:

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 
-from decoder_client.evaluation.report.layout import left_out, legend, prose, section
-from decoder_client.evaluation.report.markup import NOTHING, Markup, element, isolated, joined, text
 from decoder_client.evaluation.report.numbers import counted, percent
 from decoder_client.evaluation.results import MODEL, Results, Sample, SampleToken
+from dresd.page.layout import left_out, legend, prose, section
+from dresd.page.markup import NOTHING, Markup, element, isolated, joined, text
 
 _KNOWN = ("dense", "sparse", "context", "table")
 """Origins with a colour of their own; others share those that are left."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from decoder_client.evaluation.report.axes import Axis, counting_axis, doubling_axis, even_axis
-from decoder_client.evaluation.report.layout import details, left_out, prose, section, table
-from decoder_client.evaluation.report.line_chart import LineChart, Point, Series, chart_legend, draw
-from decoder_client.evaluation.report.markup import Markup, text
 from decoder_client.evaluation.report.numbers import UNKNOWN, counted, milliseconds, percent, with_span
 from decoder_client.evaluation.results import BENCH, PLAIN, Interval, MethodResult, Results
 from decoder_client.evaluation.summary import OURS
+from dresd.page.axes import Axis, counting_axis, doubling_axis, even_axis
+from dresd.page.layout import details, left_out, prose, section, table
+from dresd.page.line_chart import LineChart, Point, Series, chart_legend, draw
+from dresd.page.markup import Markup, text
 
 LEAST_STEPS = 10
 """A depth that fewer steps reached is no point of a line: it would be noise."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from decoder_client.evaluation.report.layout import left_out, prose, section, table
-from decoder_client.evaluation.report.markup import Markup, element, joined, text
 from decoder_client.evaluation.report.numbers import UNKNOWN, counted, percent, span
 from decoder_client.evaluation.results import BENCH, PLAIN, Comparison, Interval, MethodResult, Results
+from dresd.page.layout import left_out, prose, section, table
+from dresd.page.markup import Markup, element, joined, text
 
 
 def method_section(results: Results) -> Markup:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from decoder_client.evaluation.report.layout import left_out, legend, prose, section, table
-from decoder_client.evaluation.report.markup import Attributes, Markup, element, text
 from decoder_client.evaluation.report.numbers import milliseconds
 from decoder_client.evaluation.results import REPLAY, MethodResult, Results
 from decoder_client.stats import GenerationStats
+from dresd.page.bars import bar
+from dresd.page.layout import left_out, legend, prose, section, table
+from dresd.page.markup import Markup, element, text
 
 _PARTS = ("forward", "retrieval", "draft", "verification")
 _TITLE = "Where a step's time goes"
@@ -57,16 +58,8 @@ def _numbers(one: MethodResult, parts: Sequence[float], shown: Sequence[int]) ->
 
 
 def _bar(parts: Sequence[float], longest: float) -> Markup:
-    rects = []
-    start = 0.0
-    for at, (name, part) in enumerate(zip(_PARTS, parts, strict=True)):
-        width = 100 * part / longest
-        hint = element("title", None, text(f"{name}: {milliseconds(part)} ms"))
-        shape: Attributes = {"class": f"part{at}", "x": f"{start:.3f}%", "width": f"{width:.3f}%", "height": 14}
-        rects.append(element("svg", shape, hint, element("rect", {"width": "100%", "height": 14})))
-        start += width
-    # The numbers beside it say the same.
-    return element("svg", {"class": "bar", "height": 14, "aria-hidden": "true"}, *rects)
+    named = zip(_PARTS, parts, strict=True)
+    return bar([(part / longest, f"{name}: {milliseconds(part)} ms") for name, part in named])
 
 
 def _key(at: int) -> Markup:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from decoder_client.evaluation.report.axes import Axis
-from decoder_client.evaluation.report.layout import legend
-from decoder_client.evaluation.report.markup import NOTHING, Markup, element, isolated, joined, text
+from dresd.page.axes import Axis
+from dresd.page.layout import legend
+from dresd.page.markup import NOTHING, Markup, element, isolated, joined, text
 
 COLOURS = 6
 """The style sheet has classes c0, c1, …; style n has colour n % COLOURS and a marker of its own within a round."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from decoder_client.evaluation.report.markup import NOTHING, Markup, element, joined, text
+from dresd.page.markup import NOTHING, Markup, element, joined, text
 
 
 def section(title: str, *content: Markup, wide: bool = False) -> Markup:
