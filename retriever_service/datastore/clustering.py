@@ -19,6 +19,7 @@ MIN_DATASTORE_TO_CLUSTER = 100_000
 """In a datastore with fewer entries every token has one list: its search is exact."""
 
 _KEYS_AT_ONCE = 1 << 14
+_MIN_KEYS_FOR_GPU = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,44 @@ def arrange(
     return Arrangement(tokens, token_lists, entry_offsets, order[by_list], lists[by_list])
 
 
-def _cluster(keys: NDArray[np.float32], number: int, seed: int) -> NDArray[np.float16]:
-    kmeans = faiss.Kmeans(
-        keys.shape[1], number, niter=10, seed=seed % 2**31, spherical=True, min_points_per_centroid=1, verbose=False
+def gpu_count() -> int:
+    """GPUs that FAISS may use: none with faiss-cpu, nor in a task of Ray that did not ask for one."""
+    return int(faiss.get_num_gpus())
+
+
+def kmeans(keys: NDArray[np.float32], number: int, *, seed: int, gpus: int) -> NDArray[np.float16]:
+    """float16 [number, dims]: centres by spherical k-means.
+
+    Only training goes to a GPU, where nearly all of the time is. Keys are assigned on the CPU afterwards, to the
+    centres as they are stored, by the same code in both cases; so a GPU may move centres by what its order of adding
+    does to a sum, but never an entry to a list whose centre is not its nearest. Equal input gives equal bytes on the
+    CPU only; `scripts/gpu_check.py` compares the two.
+
+    Args:
+        keys: float32 [n, dims], C-contiguous, n at least `number`.
+        number: of centres.
+        seed: of the first ones.
+        gpus: that share the work, 0 for the CPU.
+    """
+    # On GPUs FAISS searches with full float32 products here: Kmeans clones a flat index, without float16 storage.
+    clustering = faiss.Kmeans(
+        keys.shape[1],
+        number,
+        niter=10,
+        seed=seed % 2**31,
+        spherical=True,
+        min_points_per_centroid=1,
+        verbose=False,
+        gpu=gpus or False,
     )
-    kmeans.train(keys)
-    return np.asarray(kmeans.centroids, np.float16)
+    clustering.train(keys)
+    return np.asarray(clustering.centroids, np.float16)
+
+
+def _cluster(keys: NDArray[np.float32], number: int, seed: int) -> NDArray[np.float16]:
+    # Copying keys to a GPU and starting its kernels takes longer than so little work does here.
+    gpus = gpu_count() if len(keys) >= _MIN_KEYS_FOR_GPU else 0
+    return kmeans(keys, number, seed=seed, gpus=gpus)
 
 
 def _assign(keys: NDArray[np.float32], entries: NDArray[np.int64], centroids: NDArray[np.float16]) -> NDArray[np.int64]:
