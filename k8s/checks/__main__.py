@@ -5,6 +5,7 @@ In an environment of its own (requirements.txt beside this file), which `make ma
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 import tempfile
@@ -30,6 +31,7 @@ def main() -> int:
         ("yamllint", lambda: _tool("yamllint", "--strict", "k8s", ".yamllint.yaml")),
         ("hadolint", lambda: _tool("hadolint", "Dockerfile")),
         *((f"schemas of {overlay}", lambda overlay=overlay: _schemas(overlay)) for overlay in OVERLAYS),
+        ("what schemas refuse", _refusals),
         ("checkov", _checkov),
         ("promtool", lambda: alerting.problems(promtool)),
         ("dashboard queries", queries.problems),
@@ -50,6 +52,18 @@ def _schemas(overlay: str) -> Iterator[str]:
     yield from schemas.problems(documents)
     kinds = sorted({document["kind"] for document in documents})
     print(f"  {len(documents)} manifests ({', '.join(kinds)}) for Kubernetes {', '.join(schemas.VERSIONS)}")
+
+
+def _refusals() -> Iterator[str]:
+    """Whether a check of the above would notice: a kind that nobody knows, and a field that a known kind lacks."""
+    strange = {"apiVersion": "example.com/v1", "kind": "Strange", "metadata": {"name": "strange"}}
+    documents = [strange, *(copy.deepcopy(document) for document in manifests("production"))]
+    for document in documents:
+        document["surprise"] = 1
+    refused = "\n".join(schemas.problems(documents))
+    for kind in sorted({document["kind"] for document in documents}):
+        if f"{kind}/" not in refused:
+            yield f"a wrong {kind} passed"
 
 
 def _checkov() -> Iterator[str]:

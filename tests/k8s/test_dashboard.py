@@ -111,7 +111,8 @@ def scraped(prometheus: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         try:
             eventually(lambda: len(found.values("count_over_time(up[1m]) >= 2")) == 2)
             decoder.generate([3, 1, 4, 1, 5], max_new_tokens=40)
-            eventually(lambda: bool(found.values("increase(dresd_decoder_tokens_total[1m]) > 0")))
+            for counted in ("dresd_decoder_tokens_total", "dresd_retriever_queries_total"):
+                eventually(lambda counted=counted: bool(found.values(f"increase({counted}[1m]) > 0")))
             yield found
         finally:
             found.close()
