@@ -16,7 +16,7 @@ from pathlib import Path
 
 from retriever_service.datastore.current import CURRENT_FILE
 from retriever_service.datastore.errors import DatastoreError
-from retriever_service.datastore.files import read_bytes, replacing, sync_directory
+from retriever_service.datastore.files import read_bytes, replacing, sha256_of, sync_directory
 from retriever_service.datastore.manifest import MANIFEST_FILE, FileRecord, Manifest, parse_manifest, read_manifest
 from retriever_service.datastore.pushing import LONGEST_MANIFEST, files_of, remote_current
 from retriever_service.datastore.remote import RemoteFolder
@@ -88,7 +88,9 @@ def _fetch(remote: RemoteFolder, root: Path, wanted: Choice, keep: int) -> Fetch
     folder, hidden = root / name, root / f".{name}.fetching"
     into = folder if _is_same_build(folder, manifest) else hidden
     into.mkdir(exist_ok=True)
-    files, copied = _copy_all(place, into, dict(files_of(manifest, partitions)))
+    records = dict(files_of(manifest, partitions))
+    _link_those_here(root, into, records)
+    files, copied = _copy_all(place, into, records)
     is_described = (into / MANIFEST_FILE).exists() and read_bytes(into / MANIFEST_FILE) == content
     if not is_described:
         with replacing(into / MANIFEST_FILE) as beside:
@@ -116,6 +118,28 @@ def _is_same_build(folder: Path, manifest: Manifest) -> bool:
             f"{folder} is another build than the one to fetch.", "Push the new build under a name of its own."
         )
     return True
+
+
+def _link_those_here(root: Path, into: Path, records: dict[str, FileRecord]) -> None:
+    """Gives the build the files that earlier ones have, too: a datastore that grows keeps its segments."""
+    here = {record.sha256: folder / name for folder in _fetched_builds(root) for name, record in _files_in(folder)}
+    for name, record in records.items():
+        source, target = here.get(record.sha256), into / name
+        if source is not None and not target.exists() and source.is_file() and sha256_of(source) == record.sha256:
+            target.parent.mkdir(exist_ok=True)
+            target.hardlink_to(source)
+
+
+def _fetched_builds(root: Path) -> list[Path]:
+    return [root / name for name in _lines(root / _HISTORY_FILE)]
+
+
+def _files_in(folder: Path) -> Iterator[tuple[str, FileRecord]]:
+    try:
+        manifest = read_manifest(folder)
+    except DatastoreError:
+        return
+    yield from files_of(manifest, list(range(len(manifest.partitions))))
 
 
 def _copy_all(place: RemoteFolder, into: Path, records: dict[str, FileRecord]) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from retriever_service.datastore.fields import plain_name
 from retriever_service.datastore.files import REBUILD_HINT, read_bytes, sha256_of
 from retriever_service.datastore.manifest import MANIFEST_FILE, FileRecord, Manifest, parse_manifest, read_manifest
 from retriever_service.datastore.remote import RemoteError, RemoteFolder
+from retriever_service.datastore.segment import check_file
 
 _MARK = ".pushing"
 """Says whose files lie in a folder that has no manifest yet."""
@@ -83,6 +84,7 @@ def _copy(build: Path, manifest: Manifest, content: bytes, place: RemoteFolder) 
     if not ours:
         place.write(_MARK, mark)
     for name, record in files_of(manifest, list(range(len(manifest.partitions)))):
+        check_file(build / name, record, checksum=False)
         if ours and place.size_of(name) == record.size:
             digest = _digest_of(build / name)
         else:

@@ -15,7 +15,7 @@ from retriever_service.cli import main
 from retriever_service.datastore import CURRENT_FILE, MANIFEST_FILE, DatastoreError, current_build, tune, verify
 from retriever_service.datastore.fetching import fetch
 from retriever_service.datastore.pushing import push
-from tests.support.datastore import BuiltDatastore
+from tests.support.datastore import BuiltDatastore, edit_manifest
 from tests.support.serving import IDENTITY, eventually, servable_datastore
 
 
@@ -92,6 +92,24 @@ def test_a_killed_fetch_is_taken_up_where_it_was(builds: dict[str, BuiltDatastor
     assert content_of(done.folder) == content_of(wanted.path)
 
 
+def test_files_that_an_earlier_build_has_are_not_copied_again(
+    builds: dict[str, BuiltDatastore], remote: str, tmp_path: Path
+):
+    root = tmp_path / "root"
+    fetch(remote, root)
+    grown = Path(shutil.copytree(builds["one"].path, tmp_path / "grown"))
+    edit_manifest(grown, lambda content: content.update(build_id="grown"))
+    push(grown, remote)
+    kept, damaged_one = "partition-00000-segment-000/index.faiss", "partition-00001-segment-000/index.faiss"
+    content = (root / "one" / damaged_one).read_bytes()
+    (root / "one" / damaged_one).write_bytes(content[:-1] + b"?")
+    done = fetch(remote, root)
+    assert (done.manifest.build_id, done.files) == ("grown", 1)
+    assert (done.folder / kept).samefile(root / "one" / kept)
+    assert (done.folder / damaged_one).read_bytes() == content
+    assert verify(done.folder).self_recall == 1.0
+
+
 def damaged(remote: str, name: str, content: bytes | None) -> None:
     path = Path(remote.removeprefix("file://")) / name
     path.unlink() if content is None else path.write_bytes(content)
@@ -147,6 +165,17 @@ def test_a_push_that_was_killed_is_taken_up_and_a_corrupt_build_is_not_published
         push(broken, remote)
     assert (tmp_path / "remote" / CURRENT_FILE).read_text() == "two\n"
     assert not (tmp_path / "remote" / "broken" / MANIFEST_FILE).exists()
+
+
+@pytest.mark.parametrize("content", [None, b"short"])
+def test_a_build_that_is_not_whole_is_said_to_be_so(
+    builds: dict[str, BuiltDatastore], remote: str, tmp_path: Path, content: bytes | None
+):
+    broken = Path(shutil.copytree(builds["three"].path, tmp_path / "broken"))
+    target = broken / "partition-00001-segment-000" / "continuations.npy"
+    target.unlink() if content is None else target.write_bytes(content)
+    with pytest.raises(DatastoreError, match=str(target)):
+        push(broken, remote)
 
 
 def test_left_overs_of_another_build_of_that_name_are_replaced(
