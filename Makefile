@@ -1,7 +1,7 @@
 # Every target works on a fresh machine: it makes the virtual environment it needs first.
 # Paths may contain spaces, so every path is quoted and no target is named by an absolute path.
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo manifests test lint format proto bench bench-service clean
+.PHONY: help setup model demo manifests test lint format proto bench bench-service bench-build clean
 SHELL := /bin/bash
 
 PYTHON ?= python3
@@ -65,6 +65,10 @@ bench: $(READY) ## every drafter on the demo's prompts, published ones too: a ta
 bench-service: $(READY) ## the retrieval service beside FAISS, gRPC and other databases: tables, and bench-service.html
 	"$(BIN)/python" -m pip install --quiet --constraint constraints.txt --editable ".[bench-service]"
 	"$(BIN)/python" -m benchmarks --json bench-service.json --html bench-service.html
+
+bench-build: $(READY) ## builds: embedding beside a bare loop, the rest by entries, memory, more workers
+	"$(BIN)/python" scripts/prepare_model.py
+	"$(BIN)/python" -m benchmarks.building --json bench-build.json
 
 clean: ## remove the virtual environment and caches of this folder
 	rm -rf "$(VENV)" "$(K8S_VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import glob
-import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
 from retriever_service.building.errors import BuildError
+from retriever_service.building.sources import is_url
 
 _OURS = re.compile(r"\.[0-9]+\.partial")
 """What stands behind the name of the answers' file in that of the file beside it: a process."""
-
-Answered = tuple[str, Sequence[int], Sequence[int]]
-"""(prompt, prompt ids, answer ids)."""
 
 
 class AnswersFile:
@@ -29,27 +26,21 @@ class AnswersFile:
         self._beside = beside
         self._lines = lines
 
-    def write(self, answered: Iterable[Answered], decode: Callable[[Sequence[int]], str]) -> None:
-        """Writes a line of JSON for each answer, then puts the file into its place.
+    def write(self, lines: Iterable[str]) -> None:
+        """Writes a line for each answer, then puts the file into its place.
 
         Raises:
             BuildError: the disk is full, or fails.
         """
         with _failures_named(self._place):
-            for prompt, prompt_ids, response_ids in answered:
-                fields = {
-                    "prompt": prompt,
-                    "response": decode(response_ids),
-                    "prompt_ids": list(prompt_ids),
-                    "response_ids": list(response_ids),
-                }
-                self._lines.write(json.dumps(fields, ensure_ascii=False) + "\n")
+            for line in lines:
+                self._lines.write(line + "\n")
             self._lines.close()
             self._beside.replace(self._place)
 
 
 @contextmanager
-def reserved(path: Path, *, corpus: Sequence[Path], datastore: Path) -> Iterator[AnswersFile]:
+def reserved(path: Path, *, corpus: Sequence[str | Path], datastore: Path) -> Iterator[AnswersFile]:
     """Reserves the place of answers by a file beside it, so that no answer is made in vain.
 
     Args:
@@ -98,7 +89,7 @@ def _remove_unless_locked(file: Path) -> None:
         file.unlink()
 
 
-def _checked(path: Path, corpus: Sequence[Path], datastore: Path) -> Path:
+def _checked(path: Path, corpus: Sequence[str | Path], datastore: Path) -> Path:
     """`path` without links, which stay what they are."""
     with _failures_named(path):
         place = _real(path)
@@ -110,7 +101,7 @@ def _checked(path: Path, corpus: Sequence[Path], datastore: Path) -> Path:
             raise BuildError(f"'{path}' is a device or a pipe, not a file. Give --answers-out the name of a file.")
         if not place.parent.is_dir():
             raise BuildError(f"'{path.parent}' is no folder to write answers to. Make it first.")
-        if any(place == _real(file) for file in corpus):
+        if any(place == _real(Path(file)) for file in corpus if not is_url(str(file))):
             raise BuildError(
                 f"'{path}' is in the corpus, which answers must not replace. Choose another --answers-out."
             )

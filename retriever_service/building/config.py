@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retriever_service.building.errors import BuildError
+from retriever_service.building.respond import ENGINES
 from retriever_service.datastore import CODECS
 from retriever_service.echo import quoted
 
@@ -19,7 +20,10 @@ _BOUNDS = {
     "max_new_tokens": ("--max-new-tokens", 1, 1_000_000),
     "seed": ("--seed", 0, 2**32 - 1),
     "fit_tokens": ("--fit-tokens", 2, 2**31 - 1),
+    "table_tokens": ("--table-tokens", 0, 2**31 - 1),
+    "answers_per_prompt": ("--answers-per-prompt", 1, 1024),
     "workers": ("--workers", 1, 1024),
+    "threads": ("--threads", 1, 1024),
 }
 _TEMPERATURES = (1e-3, 1e3)
 _HIGHEST_PORT = 65_535
@@ -36,40 +40,52 @@ class BuildConfig:
 
     Attributes:
         model: folder or repository name of the target model.
-        corpus: files to read.
+        corpus: files to read: paths, patterns, or URLs.
         out: the datastore's folder; must not exist, or be empty.
         dims: numbers in a key.
         codec: how keys are quantised, one of `CODECS`.
         partitions: parts by next token.
         continuation_length: tokens kept after an entry's next token.
         prompt_keys: also store positions of the prompts, not only of the answers.
+        skip_bad: leave out records that are no records, as damaged ones always are.
         respond: let the target itself answer the prompts, and store those answers.
+        engine: what computes the answers, one of `ENGINES`.
+        answers_per_prompt: how many are asked for.
         max_new_tokens: length of such an answer, at most.
         temperature: of such an answer; 0 is greedy.
         seed: of sampling answers and of choosing what the reducer is fitted on.
         answers_out: file that receives the answers, readable as a corpus again.
         fit_tokens: hidden states the reducer is fitted on (all, if the corpus has fewer).
+        table_tokens: positions whose likely next tokens go into the token table (all, if there are fewer).
         workers: copies of the model; None is one a GPU, or one for every 4 cores without a GPU.
+        threads: cores of each; None shares all of them out.
         ray_address: of a running Ray cluster; None starts Ray inside this process.
+        restart: begin anew where an interrupted build of the same datastore could be continued.
         command: as typed, for the manifest.
     """
 
     model: str
-    corpus: tuple[Path, ...]
+    corpus: tuple[str | Path, ...]
     out: Path
     dims: int = 64
     codec: str = "sq8"
     partitions: int = 1
     continuation_length: int = 16
     prompt_keys: bool = False
+    skip_bad: bool = False
     respond: bool = False
+    engine: str = "transformers"
+    answers_per_prompt: int = 1
     max_new_tokens: int = 128
     temperature: float = 0.0
     seed: int = 0
     answers_out: Path | None = None
     fit_tokens: int = 32_768
+    table_tokens: int = 1_000_000
     workers: int | None = None
+    threads: int | None = None
     ray_address: str | None = None
+    restart: bool = False
     command: str = ""
 
     def __post_init__(self) -> None:
@@ -87,6 +103,10 @@ class BuildConfig:
                 f"--temperature is {self.temperature:g}, but must be 0 (greedy) or lie in "
                 f"{low_temperature:g}..{high_temperature:g}."
             )
+        if self.engine not in ENGINES:
+            raise ConfigError(f"There is no engine {self.engine!r}. Choose one of {', '.join(ENGINES)}.")
+        if self.answers_per_prompt > 1 and self.temperature == 0:
+            raise ConfigError("Greedy answers to one prompt are all the same. Give a --temperature, too.")
         if self.fit_tokens <= self.dims:
             raise ConfigError(
                 f"--fit-tokens {self.fit_tokens} are too few to fit keys of {self.dims} dimensions. "
@@ -98,6 +118,11 @@ class BuildConfig:
             )
         if self.answers_out is not None and not self.respond:
             raise ConfigError("Answers are written only where the model answers. Add --respond, or drop --answers-out.")
+
+    @property
+    def corpus_names(self) -> tuple[str, ...]:
+        """The corpus as it was named."""
+        return tuple(map(str, self.corpus))
 
 
 def _is_ray_address(text: str) -> bool:

@@ -1,7 +1,8 @@
 """Reads corpus files into records: text as it stands in them, or token ids. Knows no tokenizer and no model.
 
 A record's kind follows from its fields: `prompt_ids` (with `response_ids`), `messages`, `prompt` (with `response`)
-or `text`, looked for in this order; other fields are ignored. A .txt file is one record of text.
+or `text`, looked for in this order; other fields are ignored. A .txt file is one record of text. What is no record
+comes back as a `BadRecord`, so that a reader can go on behind it.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from retriever_service.building.errors import BuildError, first_line, os_error_sentence
+from retriever_service.building.errors import BuildError, first_line
+from retriever_service.building.sources import Source
 
 if TYPE_CHECKING:
     import pyarrow
 
+MAX_RECORD_BYTES = 64 << 20
+"""A line, or a .txt file, that is longer is no document."""
 _MAX_TOKEN_ID = 2**31 - 1
 _PARQUET_COLUMNS = ("prompt_ids", "response_ids", "messages", "prompt", "response", "text")
+_PARQUET_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,43 +62,67 @@ class TokenRecord:
 Record = PromptRecord | ChatRecord | TextRecord | TokenRecord
 
 
-def read_corpus_file(path: Path) -> Iterator[Record]:
-    """The records of one file, in order, without holding the file in memory (a .txt file excepted).
+@dataclass(frozen=True, slots=True)
+class BadRecord:
+    """What cannot be read as a record.
+
+    Attributes:
+        sentence: where it is, and what is wrong there.
+        damaged: it is no text at all, or endless; else it is text, but no record.
+    """
+
+    sentence: str
+    damaged: bool
+
+
+def read_source(source: Source, file: BinaryIO, after: int = 0) -> Iterator[tuple[int, Record | BadRecord]]:
+    """The records of one file with their positions (line or row, from 1), without holding the file in memory.
+
+    Args:
+        source: where the file is.
+        file: it, opened; read to its end, a .parquet file in any order.
+        after: the position behind which to begin.
 
     Raises:
-        BuildError: the file is missing, unreadable, of an unknown kind or without records, or a record is malformed;
-            names the file, and the line or row.
+        BuildError: the file is no .parquet file although it is called so, or there is no record in it at all.
     """
-    readers = {".jsonl": _read_jsonl, ".txt": _read_txt, ".parquet": _read_parquet}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise BuildError(f"Cannot tell what '{path}' holds. Name files that end in .jsonl, .txt or .parquet.")
-    if path.is_dir():
-        raise BuildError(f"'{path}' is a directory. Name the files in it.")
-    if path.exists() and not path.is_file():
-        raise BuildError(f"'{path}' is a device or a pipe, and a corpus is read twice. Write it to a file first.")
-    empty = True
-    try:
-        for record in reader(path):
-            empty = False
-            yield record
-    except OSError as error:
-        raise BuildError(f"Cannot read the corpus: {os_error_sentence(error)}") from error
+    reader = {".jsonl": _read_jsonl, ".txt": _read_txt, ".parquet": _read_parquet}[source.suffix]
+    empty = after == 0
+    for item in reader(source.name, file, after):
+        empty = False
+        yield item
     if empty:
-        raise BuildError(f"The corpus file '{path}' holds no documents.")
+        raise BuildError(f"The corpus file '{source.name}' holds no documents.")
 
 
-def _read_jsonl(path: Path) -> Iterator[Record]:
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            where = f"'{path}', line {number}"
-            try:
-                # utf-8-sig: a byte order mark may open the file.
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-            except UnicodeDecodeError as error:
-                raise BuildError(f"{where}: not UTF-8 text. Convert the file to UTF-8.") from error
-            if text:
-                yield parse_record(_json(text, where), where)
+def _read_jsonl(name: str, file: BinaryIO, after: int) -> Iterator[tuple[int, Record | BadRecord]]:
+    number = 0
+    while line := file.readline(MAX_RECORD_BYTES + 1):
+        number += 1
+        where = f"'{name}', line {number}"
+        too_long = len(line) > MAX_RECORD_BYTES
+        while too_long and not line.endswith(b"\n") and (line := file.readline(MAX_RECORD_BYTES)):
+            pass
+        if number <= after:
+            continue
+        if too_long:
+            yield number, BadRecord(f"{where}: longer than {MAX_RECORD_BYTES >> 20} MiB.", damaged=True)
+            continue
+        try:
+            # utf-8-sig: a byte order mark may open the file.
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+        except UnicodeDecodeError:
+            yield number, BadRecord(f"{where}: not UTF-8 text.", damaged=True)
+            continue
+        if text:
+            yield number, _parsed(text, where)
+
+
+def _parsed(text: str, where: str) -> Record | BadRecord:
+    try:
+        return parse_record(_json(text, where), where)
+    except BuildError as error:
+        return BadRecord(str(error), damaged=False)
 
 
 def _json(text: str, where: str) -> object:
@@ -110,43 +138,61 @@ def _json(text: str, where: str) -> object:
         raise BuildError(f"{where}: not JSON that can be read ({first_line(error)}).") from error
 
 
-def _read_txt(path: Path) -> Iterator[Record]:
+def _read_txt(name: str, file: BinaryIO, after: int) -> Iterator[tuple[int, Record | BadRecord]]:
+    content = file.read(MAX_RECORD_BYTES + 1)
+    if after:
+        return
+    if len(content) > MAX_RECORD_BYTES:
+        yield 1, BadRecord(f"'{name}': longer than {MAX_RECORD_BYTES >> 20} MiB.", damaged=True)
+        return
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BuildError(f"'{path}': not UTF-8 text (byte {error.start}).") from error
+        yield 1, BadRecord(f"'{name}': not UTF-8 text (byte {error.start}).", damaged=True)
+        return
     if text.strip():
-        yield TextRecord(f"'{path}'", text)
+        yield 1, TextRecord(f"'{name}'", text)
 
 
-def _read_parquet(path: Path) -> Iterator[Record]:
+def _read_parquet(name: str, file: BinaryIO, after: int) -> Iterator[tuple[int, Record | BadRecord]]:
     import pyarrow
     import pyarrow.parquet
 
-    with path.open("rb") as file:
-        rows = 0
-        try:
-            with pyarrow.parquet.ParquetFile(file) as table:
-                columns = [column for column in _PARQUET_COLUMNS if column in table.schema_arrow.names]
-                for batch in table.iter_batches(batch_size=1024, columns=columns):
-                    for fields in _rows(batch):
-                        rows += 1
-                        yield parse_record(fields, f"'{path}', row {rows}")
-        except UnicodeDecodeError as error:
-            raise BuildError(
-                f"'{path}', row {rows + 1}: not UTF-8 text. Write the file again with UTF-8 strings."
-            ) from error
-        # Of a damaged file pyarrow says OSError, too, without naming it.
-        except (pyarrow.ArrowException, OSError) as error:
-            raise BuildError(f"'{path}' is not a readable parquet file: {first_line(error)} Write it again.") from error
-
-
-def _rows(batch: pyarrow.RecordBatch) -> Iterator[object]:
+    row = 0
     try:
-        yield from batch.to_pylist()
+        with pyarrow.parquet.ParquetFile(file) as table:
+            columns = [column for column in _PARQUET_COLUMNS if column in table.schema_arrow.names]
+            for batch in table.iter_batches(batch_size=_PARQUET_ROWS, columns=columns):
+                begin, row = row, row + batch.num_rows
+                if row > after:
+                    skipped = max(after - begin, 0)
+                    yield from _batch(name, batch.slice(skipped), begin + skipped)
+    # Of a damaged file pyarrow says OSError, too, without naming it.
+    except (pyarrow.ArrowException, OSError) as error:
+        raise BuildError(f"'{name}' is not a readable parquet file: {first_line(error)} Write it again.") from error
+
+
+def _batch(name: str, batch: pyarrow.RecordBatch, before: int) -> Iterator[tuple[int, Record | BadRecord]]:
+    try:
+        rows: list[object] = batch.to_pylist()
+    except UnicodeDecodeError:  # one after the other, so that it is known which it is
+        rows = [_row(batch, at) for at in range(batch.num_rows)]
+    for number, fields in enumerate(rows, start=before + 1):
+        where = f"'{name}', row {number}"
+        if fields is None:
+            yield number, BadRecord(f"{where}: not UTF-8 text.", damaged=True)
+            continue
+        try:
+            yield number, parse_record(fields, where)
+        except BuildError as error:
+            yield number, BadRecord(str(error), damaged=False)
+
+
+def _row(batch: pyarrow.RecordBatch, at: int) -> object:
+    try:
+        return batch.slice(at, 1).to_pylist()[0]
     except UnicodeDecodeError:
-        # One after the other up to the bad one, which fails again: so it is known which it is.
-        yield from (batch.slice(row, 1).to_pylist()[0] for row in range(batch.num_rows))
+        return None
 
 
 def parse_record(fields: object, where: str) -> Record:

@@ -27,6 +27,15 @@ class DocumentEncoder:
         self._tokenizer = target.tokenizer
         self._has_template = bool(target.tokenizer is not None and target.tokenizer.chat_template)
 
+    @property
+    def max_length(self) -> int:
+        """Tokens the model reads at most."""
+        return self._target.max_length
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens; empty without a tokenizer."""
+        return "" if self._tokenizer is None else self._target.decode(tokens)
+
     def documents(self, record: Record) -> list[Document]:
         """One document; several for a conversation whose template rewrites earlier turns.
 
@@ -57,8 +66,14 @@ class DocumentEncoder:
         """What the target is to answer: the record without the answer the corpus may have.
 
         Raises:
-            BuildError: the record has no prompt, or the model cannot encode it.
+            BuildError: the record has no prompt or an empty one, or the model cannot encode it.
         """
+        prompt = self._prompt(record)
+        if not prompt:
+            raise BuildError(f"{record.where}: the prompt is empty.")
+        return prompt
+
+    def _prompt(self, record: Record) -> list[int]:
         if isinstance(record, TokenRecord):
             return list(self._checked(record.prompt, record))
         self._tokenizer_for(record)

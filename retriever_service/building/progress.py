@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -72,9 +72,10 @@ class TerminalProgress:
 
 
 class Counter:
-    """A number that one process raises and others read, in a file of 8 bytes."""
+    """A number that one process raises and others read, in a file of 8 bytes that is gone when it is closed."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._file = path.open("wb", buffering=0)
         self._count = 0
 
@@ -89,8 +90,13 @@ class Counter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._file.close()
+        self._path.unlink(missing_ok=True)
 
 
 def sum_of_counters(directory: Path, pattern: str) -> int:
     """The sum of the counters whose file names match."""
-    return sum(int.from_bytes(path.read_bytes()[:8], "little") for path in directory.glob(pattern))
+    total = 0
+    for path in directory.glob(pattern):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            total += int.from_bytes(path.read_bytes()[:8], "little")
+    return total

@@ -24,7 +24,7 @@ _CONNECT_TIMEOUT_S = 10
 
 
 @contextmanager
-def connect(address: str | None, workers: int | None) -> Iterator[RayJobs]:
+def connect(address: str | None, workers: int | None, threads: int | None = None) -> Iterator[RayJobs]:
     """Ray for the time of a build: the cluster at `address`, the one this process already uses, or one of its own.
 
     Signals that come while Ray starts or stops are acted on when it has.
@@ -35,31 +35,25 @@ def connect(address: str | None, workers: int | None) -> Iterator[RayJobs]:
     if address is not None:
         _check_reachable(address)
     with signals_held():  # interrupted imports of compiled modules end in errors of their own
-        _import_quietly()
+        import_quietly()
     import ray
 
     with nullcontext() if ray.is_initialized() else _started(address):
         found = ray.cluster_resources()
-        yield RayJobs(Pool.plan(found.get("CPU", 1.0), found.get("GPU", 0.0), workers, found.get("memory", 0.0)))
+        cores, gpus, memory = (found.get(name, 0.0) for name in ("CPU", "GPU", "memory"))
+        yield RayJobs(Pool.plan(cores, gpus, workers, threads, memory))
 
 
-def _import_quietly() -> None:
+def import_quietly() -> None:
+    """Imports Ray so that it says nothing by itself, and leaves signals alone."""
     # Read when Ray is imported or started: no report to its makers, no warnings about itself, and no handler of
     # signals that aborts this process, so that nothing would be cleaned up.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
-    import ray
-    import ray.data
+    import ray  # noqa: F401 - here, where it is quiet
 
     logging.getLogger("ray").setLevel(logging.ERROR)
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    context.actor_task_retry_on_errors = False
-    context.actor_init_retry_on_errors = False
-    context.max_errored_blocks = 0
 
 
 @contextmanager

@@ -1,27 +1,39 @@
 """Runs the stages of a build on Ray: blocks through a pool of actors that hold the model, tasks for the rest.
 
-A failure a user can act on comes back as a sentence instead of an exception, so that Ray neither retries it nor
-prints its traceback. Nothing is tried again: what kills a worker (usually a lack of memory) would kill the next.
+A failure a user can act on comes back as a sentence instead of an exception, so that nothing is tried again for it and
+Ray prints no traceback. What a worker was doing when its process or its machine died is given to another, up to
+`MAX_ATTEMPTS` times, because a lack of memory would kill every one. That is safe as every result is a file that is
+whole or not there, under a name of its own: an attempt that was thought dead writes the same once more.
+
+Ray's own retries are set accordingly. Tasks: `max_retries` for processes that die, none for exceptions. Actors: none of
+Ray's, which would bind a block to one actor and wait for it to come back on a machine that may not.
 """
 
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
 from decoder_client.errors import DecoderError
 from retriever_service.building.errors import BuildError, first_line, os_error_sentence
 from retriever_service.datastore import DatastoreError
 
+MAX_ATTEMPTS = 4
+"""At a block or a task whose worker dies."""
+
 _CORES_PER_WORKER = 4
+_BLOCKS_AHEAD = 2
+"""Given to an actor at a time, so that it does not wait for the next."""
+_TASKS_AHEAD = 4
+"""For each core, at a time."""
 
 Result = TypeVar("Result")
-Block = TypeVar("Block", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +62,11 @@ def unwrap(outcome: Result | Failure) -> Result:
     return outcome
 
 
-class BlockWorker(Protocol[Block]):
-    """Made once in each actor, then called with block after block."""
+class BlockWorker(Protocol):
+    """Made once in each actor with `threads` and other arguments, then called with block after block."""
 
-    def __call__(self, block: Block) -> int:
-        """Does one block's work, leaving its results in files; returns how many entries or answers it gave."""
+    def __call__(self, block: int) -> int:
+        """Does one block's work, leaving its results in files; returns how much it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +77,29 @@ class Pool:
         workers: copies of the model.
         threads: cores each may use.
         gpus: of each, 0 or 1.
-        cpus: logical cores each reserves of Ray.
+        cores: of the whole cluster.
         memory: bytes that Ray counts for all of them, 0 if it does not say.
     """
 
     workers: int
     threads: int
     gpus: int
-    cpus: float
+    cores: int
     memory: float = 0.0
 
     @classmethod
-    def plan(cls, cpus: float, gpus: float, workers: int | None, memory: float = 0.0) -> Pool:
+    def plan(
+        cls, cpus: float, gpus: float, workers: int | None = None, threads: int | None = None, memory: float = 0.0
+    ) -> Pool:
         """One worker a GPU; without GPUs one for every 4 cores, because a copy uses several cores well."""
-        count = workers or int(gpus) or max(1, int(cpus) // _CORES_PER_WORKER)
-        # Reserving less than all cores keeps Ray's own light stages from starving.
-        return cls(count, max(1, int(cpus) // count), 1 if gpus >= count else 0, min(1.0, cpus / (2 * count)), memory)
+        cores = max(1, int(cpus))
+        count = workers or int(gpus) or max(1, cores // (threads or _CORES_PER_WORKER))
+        return cls(count, threads or max(1, cores // count), 1 if gpus >= count else 0, cores, memory)
+
+    @property
+    def cpus(self) -> float:
+        """Logical cores that each worker reserves of Ray: its own, so that workers spread over machines."""
+        return min(float(self.threads), self.cores / self.workers)
 
     @property
     def memory_hint(self) -> str:
@@ -103,94 +122,175 @@ class RayJobs:
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
 
-    def run_blocks(
-        self,
-        worker: Callable[..., BlockWorker[Block]],
-        arguments: Mapping[str, object],
-        blocks: Sequence[Block],
-    ) -> int:
-        """Every block through a pool of actors, by Ray Data; returns the sum of what the workers returned.
+    @contextmanager
+    def actors(self, worker: str, arguments: Mapping[str, object], most: int) -> Iterator[ActorPool]:
+        """Actors that hold a `BlockWorker`, made when they are first needed, gone when the block ends.
 
         Args:
-            worker: makes a `BlockWorker` from `arguments` and `threads`, in each actor.
-            arguments: of the worker.
-            blocks: picklable.
-
-        Raises:
-            BuildError: a worker failed.
+            worker: "module:class", imported there and not here.
+            arguments: of the class, besides `threads`.
+            most: blocks there are; no more actors are made than that.
         """
-        import ray.data
+        pool = ActorPool(self.pool, worker, arguments, most)
+        try:
+            yield pool
+        finally:
+            pool.close()
 
-        if not blocks:
-            return 0
-        arguments = {**arguments, "threads": self.pool.threads}
-        with self._errors_in_one_sentence(), warnings.catch_warnings():
-            # The only way to say max_restarts; a named parameter comes with the release that removes this one.
-            warnings.filterwarnings("ignore", message=".*ray_remote_args.*")
-            done = ray.data.from_items(
-                [{"block": block} for block in blocks], override_num_blocks=len(blocks)
-            ).map_batches(
-                _PoolActor,
-                fn_constructor_kwargs={"worker": worker, "arguments": arguments},
-                batch_size=1,
-                batch_format="numpy",
-                compute=ray.data.ActorPoolStrategy(size=min(self.pool.workers, len(blocks))),
-                num_cpus=self.pool.cpus,
-                num_gpus=self.pool.gpus or None,
-                max_restarts=0,
-            )
-            # Closed here even when we leave early: what Ray Data drops later than Ray itself complains about that.
-            with closing(iter(done.iter_rows())) as rows:
-                return sum(
-                    unwrap(Failure(str(row["failure"])) if row["failure"] else int(row["count"])) for row in rows
-                )
+    def run_tasks(
+        self, tasks: Sequence[Callable[[], Result]] | Iterable[Callable[[], Result]], *, cpus: float = 1.0
+    ) -> Iterator[tuple[int, Result]]:
+        """Runs functions as Ray tasks, a few at a time; yields (number, result) as they end.
 
-    def run_tasks(self, tasks: Sequence[Callable[[], Result]]) -> Iterator[tuple[int, Result]]:
-        """Runs functions as Ray tasks of one core each; yields (number, result) as they end.
+        Args:
+            tasks: taken as there is room for them.
+            cpus: cores of each; 0 for light ones that run beside a pool of actors.
 
         Raises:
             BuildError: a task failed.
         """
         import ray
 
-        remote = ray.remote(num_cpus=min(1.0, self.pool.cpus), max_retries=0, retry_exceptions=False)(attempt)
-        with self._errors_in_one_sentence():
-            running = {remote.remote(task): number for number, task in enumerate(tasks)}
-            while running:
+        remote = ray.remote(num_cpus=cpus, max_retries=MAX_ATTEMPTS - 1, retry_exceptions=False)(attempt)
+        waiting = iter(enumerate(tasks))
+        running: dict[object, int] = {}
+        with _errors_in_one_sentence(self.pool):
+            while True:
+                while len(running) < self.pool.cores * _TASKS_AHEAD and (following := next(waiting, None)) is not None:
+                    running[remote.remote(following[1])] = following[0]
+                if not running:
+                    return
                 (ended,), _ = ray.wait(list(running), num_returns=1)
                 outcome: Result | Failure = ray.get(ended)
                 yield running.pop(ended), unwrap(outcome)
 
-    @contextmanager
-    def _errors_in_one_sentence(self) -> Iterator[None]:
+    def run(self, task: Callable[[], Result], *, cpus: float = 1.0) -> Result:
+        """Runs one function as a Ray task; raises BuildError if it failed."""
+        ((_, result),) = self.run_tasks([task], cpus=cpus)
+        return result
+
+
+class ActorPool:
+    """Hands blocks to actors; see `RayJobs.actors`."""
+
+    def __init__(self, pool: Pool, worker: str, arguments: Mapping[str, object], most: int) -> None:
+        self._pool = pool
+        self._arguments = (worker, {**arguments, "threads": pool.threads})
+        self._most = max(1, min(pool.workers, most))
+        self._actors: list[Any] = []
+        self._ready: set[Any] = set()
+
+    def run(self, blocks: Iterable[int]) -> Iterator[tuple[int, int]]:
+        """Works on blocks; yields (block, what its worker returned) as they end.
+
+        Raises:
+            BuildError: a worker failed, or a block's workers died `MAX_ATTEMPTS` times.
+        """
+        import ray
         import ray.exceptions
 
-        try:
-            yield
-        except ray.exceptions.RayTaskError as error:
-            # Of chained exceptions only the text survives the way here; the first is the one that began it.
-            causes = re.findall(r"^[A-Za-z_][\w.]*(?:: .*)?$", str(error), re.MULTILINE)
-            raise BuildError(f"A worker failed with {causes[0] if causes else first_line(error)}") from error
-        except ray.exceptions.RayError as error:
-            raise BuildError(f"A worker process died: {first_line(error)} {self.pool.memory_hint}") from error
+        waiting = deque(blocks)
+        left = len(waiting)
+        deaths: dict[int | None, int] = {}
+        running: dict[Any, tuple[Any, int | None]] = {}  # (actor, block), in order; no block: it is being made
+        with _errors_in_one_sentence(self._pool):
+            while left:
+                self._feed(waiting, running, left)
+                (ended,), _ = ray.wait(list(running), num_returns=1)
+                actor, block = running[ended]
+                try:
+                    outcome: int | Failure | None = ray.get(ended)
+                except ray.exceptions.RayTaskError:
+                    raise
+                except ray.exceptions.RayError:
+                    lost = self._lose(actor, running)
+                    deaths[lost[0]] = deaths.get(lost[0], 0) + 1  # it worked on the first
+                    if deaths[lost[0]] >= MAX_ATTEMPTS:
+                        raise
+                    waiting.extendleft(block for block in reversed(lost) if block is not None)
+                    continue
+                del running[ended]
+                if block is None:
+                    self._ready.add(actor)
+                    deaths.pop(None, None)
+                elif outcome is not None:
+                    yield block, unwrap(outcome)
+                    left -= 1
+
+    def close(self) -> None:
+        """Ends the actors."""
+        import ray
+
+        for actor in self._actors:
+            ray.kill(actor)
+        self._actors.clear()
+        self._ready.clear()
+
+    def _feed(self, waiting: deque[int], running: dict[Any, tuple[Any, int | None]], left: int) -> None:
+        """Makes actors where some are missing, and gives those that are ready something to do."""
+        import ray
+
+        for _ in range(min(self._most, left) - len(self._actors)):
+            # Ray's own retries are off: see the top of this file.
+            kind = ray.remote(num_cpus=self._pool.cpus, num_gpus=self._pool.gpus, max_restarts=0, max_task_retries=0)(
+                _BlockActor
+            )
+            actor = kind.remote(*self._arguments)
+            self._actors.append(actor)
+            running[actor.ready.remote()] = (actor, None)
+        held = Counter(actor for actor, _ in running.values())
+        for _ in range(_BLOCKS_AHEAD):
+            for actor in self._actors:
+                if waiting and actor in self._ready and held[actor] < _BLOCKS_AHEAD:
+                    block = waiting.popleft()
+                    running[actor.work.remote(block)] = (actor, block)
+                    held[actor] += 1
+
+    def _lose(self, actor: Any, running: dict[Any, tuple[Any, int | None]]) -> list[int | None]:  # noqa: ANN401
+        """Forgets an actor; returns the blocks that it held, in the order it had them."""
+        import ray
+
+        ray.kill(actor)  # it may be out of reach and not dead
+        self._actors.remove(actor)
+        self._ready.discard(actor)
+        mine = [(reference, block) for reference, (holder, block) in running.items() if holder == actor]
+        for reference, _ in mine:
+            del running[reference]
+        return [block for _, block in mine]
 
 
-class _PoolActor:
-    """Adapts a `BlockWorker` to Ray Data: one row in, one row out."""
+class _BlockActor:
+    """Holds a `BlockWorker`."""
 
-    def __init__(self, worker: Callable[..., BlockWorker[Any]], arguments: Mapping[str, object]) -> None:
+    def __init__(self, worker: str, arguments: Mapping[str, object]) -> None:
         self._kind = worker
         self._arguments = arguments
-        self._worker: BlockWorker[Any] | None = None
+        self._worker: BlockWorker | None = None
 
-    def __call__(self, batch: Mapping[str, Any]) -> Mapping[str, list[object]]:
-        outcome = attempt(partial(self._work, batch["block"][0]))
-        if isinstance(outcome, Failure):
-            return {"count": [0], "failure": [outcome.sentence]}
-        return {"count": [outcome], "failure": [""]}
+    def ready(self) -> None:
+        """Returns when the actor is there."""
 
-    def _work(self, block: object) -> int:
+    def work(self, block: int) -> int | Failure:
+        """One block's work."""
+        return attempt(partial(self._work, block))
+
+    def _work(self, block: int) -> int:
         # Made here and not in the constructor, whose failures come back as tracebacks.
         if self._worker is None:
-            self._worker = self._kind(**self._arguments)
+            module, _, name = self._kind.partition(":")
+            self._worker = getattr(import_module(module), name)(**self._arguments)
         return self._worker(block)
+
+
+@contextmanager
+def _errors_in_one_sentence(pool: Pool) -> Iterator[None]:
+    import ray.exceptions
+
+    try:
+        yield
+    except ray.exceptions.RayTaskError as error:
+        # Of chained exceptions only the text survives the way here; the first is the one that began it.
+        causes = re.findall(r"^[A-Za-z_][\w.]*(?:: .*)?$", str(error), re.MULTILINE)
+        raise BuildError(f"A worker failed with {causes[0] if causes else first_line(error)}") from error
+    except ray.exceptions.RayError as error:
+        raise BuildError(f"A worker process died: {first_line(error)} {pool.memory_hint}") from error

@@ -1,84 +1,158 @@
-"""Where a build works: a hidden folder beside the datastore's, renamed into place at the very end.
+"""Where a build works: a hidden folder beside the datastore's, from which the datastore is renamed into place.
 
-A build that is killed leaves only the hidden folder, which the next build of the same datastore removes; a lock that
-dies with its process tells a killed build from a running one.
+An interrupted build leaves what it has committed there, and the next build of the same datastore goes on with it if it
+is the same job; a lock that dies with its process tells an interrupted build from a running one. Each job has a folder
+of its own, so that what a dying worker of another job still writes is never taken for its own.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
+import json
 import os
 import shutil
-import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from retriever_service.building.errors import BuildError
-from retriever_service.datastore.files import sync_directory
+from retriever_service.datastore.files import replacing, sync_directory
+from retriever_service.echo import quoted
 
 _LOCK = "lock"
-# Longer than it takes from making the folder to making the lock in it.
-_MAKING_S = 60.0
+_JOB_FILE = "job.json"
+CORPUS = "corpus"
+"""Of a job: [name, size, sha256] of each file."""
+Job = Mapping[str, object]
+"""What decides the result of a build, by name; of JSON."""
+
+
+class OtherJobError(BuildError):
+    """There is expensive work of a build that is not the one asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """The folders of one build.
+    """The folder of the builds of one datastore.
 
     Attributes:
-        scratch: gone when the build ends, however it ends.
-        datastore: what will be published.
-        out: where to, absolute.
+        root: the hidden folder.
+        out: where the datastore will appear, absolute.
     """
 
-    scratch: Path
-    datastore: Path
+    root: Path
     out: Path
 
-    def publish(self) -> None:
-        """Makes the datastore appear at `out`, whole, in one step.
+    def open_job(self, job: Job, *, restart: bool, is_costly: Callable[[Path], bool]) -> tuple[Path, bool]:
+        """The folder of a job, and whether it goes on with what is there.
+
+        Args:
+            job: what decides the result.
+            restart: begin anew, whatever there is.
+            is_costly: whether the folder of another job holds work that is not thrown away unasked.
+
+        Raises:
+            OtherJobError: there is such a folder.
+        """
+        folder = self.root / hashlib.sha256(_canonical(job)).hexdigest()[:16]
+        for other in self._jobs():
+            if restart or (other != folder and not is_costly(other)):
+                shutil.rmtree(other, ignore_errors=True)
+            elif other != folder:
+                raise OtherJobError(
+                    f"An interrupted build of '{self.out.name}' is not this one: {_difference(_read(other), job)}. "
+                    "Give what it was given to go on with it, or --restart to throw its work away."
+                )
+        goes_on = (folder / _JOB_FILE).exists()
+        folder.mkdir(exist_ok=True)
+        with replacing(folder / _JOB_FILE) as beside:
+            beside.write_bytes(_canonical(job))
+        return folder, goes_on
+
+    def empty_folder(self) -> Path:
+        """A folder for a datastore that is made in one go; raises BuildError if an interrupted build is in its way."""
+        if self.holds_work:
+            raise BuildError(
+                f"'{self.root}' holds the work of an interrupted build. Go on with that, or choose another --out."
+            )
+        self.discard()
+        folder = self.root / "datastore"
+        folder.mkdir()
+        return folder
+
+    def discard(self) -> None:
+        """Throws all work away."""
+        for folder in self._jobs():
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def publish(self, datastore: Path) -> None:
+        """Makes a datastore appear at `out`, whole, in one step, and throws the rest of the work away.
 
         Raises:
             BuildError: something else appeared there meanwhile.
         """
-        sync_directory(self.datastore)
+        sync_directory(datastore)
         try:
-            self.datastore.rename(self.out)
+            datastore.rename(self.out)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise _occupied(self.out) from error
             raise
         sync_directory(self.out.parent)
+        self.discard()
+
+    @property
+    def holds_work(self) -> bool:
+        """Whether there is anything for the next build to go on with."""
+        return any(True for folder in self._jobs() for _ in folder.glob("*/*.block"))
+
+    def _jobs(self) -> list[Path]:
+        return [path for path in self.root.iterdir() if path.is_dir()]
 
 
 @contextmanager
 def open_workspace(out: Path) -> Iterator[Workspace]:
-    """Makes the hidden folder, and removes it in the end with what is left in it.
+    """Makes the hidden folder, or finds it, and removes it in the end unless it holds work to go on with.
 
     Raises:
         BuildError: nothing can be renamed to `out`, or another build of it is running.
     """
     try:
         place = _checked(out)
-        prefix = f".{place.name}.building-"
+        root = place.with_name(f".{place.name}.building")
         place.parent.mkdir(parents=True, exist_ok=True)
-        for folder in _left_overs(place.parent, prefix):
-            _remove_left_over(folder, out)
-        scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=place.parent))
+        lock = _locked(root)
+    except BlockingIOError as error:
+        raise BuildError(f"Another build of '{out}' is running. Wait for it, or choose another --out.") from error
     except OSError as error:
         raise BuildError(f"'{out}' cannot be made: {error.strerror}. Choose another --out.") from error
-    try:
-        with (scratch / _LOCK).open("wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            datastore = scratch / "datastore"
-            datastore.mkdir()
-            yield Workspace(scratch, datastore, place)
-    finally:
-        _remove(scratch)
+    with lock:
+        workspace = Workspace(root, place)
+        try:
+            yield workspace
+        finally:
+            if not workspace.holds_work:
+                shutil.rmtree(root, ignore_errors=True)
+
+
+def _locked(root: Path) -> BinaryIO:
+    """The lock in a folder that is made if it is not there; raises BlockingIOError if another process has it."""
+    while True:
+        root.mkdir(exist_ok=True)
+        with suppress(FileNotFoundError):  # a build that ends removes the folder
+            lock = (root / _LOCK).open("wb")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(lock.fileno()), (root / _LOCK).stat()):
+                    return lock
+            except BaseException:
+                lock.close()
+                raise
+            lock.close()
 
 
 def _checked(out: Path) -> Path:
@@ -91,44 +165,51 @@ def _checked(out: Path) -> Path:
     if place.is_mount():
         raise BuildError(f"'{out}' is where a disk is mounted. Give --out a new folder in it.")
     if place.exists() and not (place.is_dir() and not any(place.iterdir())):
+        _remove_published(place)
         raise _occupied(out)
     return place
 
 
-def _left_overs(parent: Path, prefix: str) -> list[Path]:
-    return [
-        path
-        for path in parent.iterdir()
-        # After another dot follows the name of a datastore that is called like this one and more.
-        if path.name.startswith(prefix) and "." not in path.name[len(prefix) :] and path.is_dir()
-    ]
+def _remove_published(place: Path) -> None:
+    """Removes what a build left that was killed just behind its last step."""
+    root = place.with_name(f".{place.name}.building")
+    with suppress(OSError), (root / _LOCK).open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        jobs = [path for path in root.iterdir() if path.is_dir()]
+        if all((job / _JOB_FILE).exists() and not (job / "datastore").exists() for job in jobs):
+            shutil.rmtree(root, ignore_errors=True)
 
 
-def _remove_left_over(folder: Path, out: Path) -> None:
+def _canonical(job: Job) -> bytes:
+    return json.dumps(job, sort_keys=True, indent=1).encode()
+
+
+def _read(folder: Path) -> Job:
     try:
-        with (folder / _LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(folder)
-    except FileNotFoundError:
-        # Another build is just making it, if it is new and empty; else something removed the lock, but not the rest.
-        with suppress(FileNotFoundError):
-            if any(path.name != _LOCK for path in folder.iterdir()) or _age_s(folder) > _MAKING_S:
-                _remove(folder)
-    except BlockingIOError as error:
-        raise BuildError(f"Another build of '{out}' is running. Wait for it, or choose another --out.") from error
+        found: object = json.loads((folder / _JOB_FILE).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
-def _age_s(folder: Path) -> float:
-    return time.time() - folder.stat().st_mtime
+def _difference(before: Job, now: Job) -> str:
+    """The first thing that differs, for people."""
+    for name, value in now.items():
+        if before.get(name) != value:
+            if name == CORPUS:
+                return f"its corpus was another ({_first_other_file(before.get(name), value)})"
+            told = f"its {name} was {before.get(name)!s}, and is {value!s} now"
+            return told if len(told) < 200 else f"its {name} was another"
+    return "it was made by another version"
 
 
-def _remove(folder: Path) -> None:
-    """Removes the lock last: a removal that is itself killed is seen, and finished, by the next build."""
-    with suppress(OSError):
-        for path in folder.iterdir():
-            if path.name != _LOCK:
-                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=True)
+def _first_other_file(before: object, now: object) -> str:
+    if isinstance(before, list) and isinstance(now, list):
+        for was, there in zip(before, now, strict=False):
+            if was != there:
+                return f"{quoted(str(there[0]))} is there now, where {quoted(str(was[0]))} had other content or a name"
+        return f"of {len(before)} files, and has {len(now)} now"
+    return "it cannot be read"
 
 
 def _occupied(out: Path) -> BuildError:

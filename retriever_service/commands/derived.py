@@ -87,9 +87,10 @@ def written(
     try:
         total = sum(read_manifest(source).num_entries for source in sources)
         with open_workspace(arguments.out) as workspace:
+            directory = workspace.empty_folder()
             with TerminalProgress().stage(stage, total, "entries", lambda: count):
-                yield Work(workspace.datastore, recorded_command({*given, arguments.out}), on_entries)
-            workspace.publish()
+                yield Work(directory, recorded_command({*given, arguments.out}), on_entries)
+            workspace.publish(directory)
     except (BuildError, DatastoreError) as error:
         raise CommandError(str(error)) from error
     except OSError as error:

@@ -112,7 +112,8 @@ class CorpusFile(_Record):
 class CorpusProvenance(_Record):
     """What the entries were made from.
 
-    `skipped` documents gave no entries; `split` ones were longer than the model's window and cut into pieces.
+    `skipped` documents gave no entries; `split` ones were longer than the model's window and cut into pieces;
+    `duplicates` were equal to another; `bad` records could not be read.
     """
 
     files: list[CorpusFile]
@@ -120,6 +121,8 @@ class CorpusProvenance(_Record):
     tokens: Count
     skipped: Count = 0
     split: Count = 0
+    duplicates: Count = 0
+    bad: Count = 0
 
 
 class SourceRecord(_Record):

@@ -125,6 +125,8 @@ def joined_corpora(parts: Sequence[CorpusProvenance]) -> CorpusProvenance:
         tokens=sum(part.tokens for part in parts),
         skipped=sum(part.skipped for part in parts),
         split=sum(part.split for part in parts),
+        duplicates=sum(part.duplicates for part in parts),
+        bad=sum(part.bad for part in parts),
     )
 
 

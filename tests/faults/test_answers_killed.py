@@ -36,7 +36,7 @@ def holding(answers: Path) -> Iterator[subprocess.Popen[str]]:
 
 def write(answers: Path) -> None:
     with reserved(answers, corpus=[], datastore=answers.parent / "store") as file:
-        file.write([("a?", [1], [2])], str)
+        file.write(["{}"])
 
 
 @pytest.mark.parametrize("name", ["answers.jsonl", "[a-z]* ?.jsonl", "line\nbreak"])

@@ -1,88 +1,141 @@
-"""Builds that are interrupted, killed, or run out of disk: nothing half-written is ever taken for a datastore."""
+"""Builds whose processes are killed or stopped, or that run out of disk: each goes on, and ends as if nothing was."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from benchmarks.building.memory import processes_below
 from retriever_service.datastore import Datastore, DatastoreError
 from tests.support.building import ended_within, retriever_command, start_retriever, write_corpus
+from tests.support.interrupting import contents
 from tests.support.models import save_tiny_model
+
+_DIMS = ["--dims", "8", "--partitions", "2", "--fit-tokens", "4000"]
+_SMALL_DISK, _LARGER_DISK = "1300k", "64m"
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """A build that nothing happened to: its options, and what it made."""
+
+    options: list[str | Path]
+    contents: dict[str, object]
+
+    def arguments(self, folder: Path) -> list[str | Path]:
+        """The same build, of a datastore in `folder`."""
+        return ["build", *self.options, "--out", folder / "store"]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model("gpt2", tmp_path_factory.mktemp("models") / "gpt2")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    model = save_tiny_model("gpt2", folder / "gpt2")
+    corpus = write_corpus(folder / "corpus.jsonl", times=700)
+    options = ["--model", model, "--corpus", corpus, *_DIMS]
+    process = start_retriever("build", *options, "--out", folder / "store")
+    assert process.wait() == 0, process.communicate()[1]
+    return Undisturbed(options, contents(folder / "store"))
 
 
-def arguments(model: Path, folder: Path, *, times: int = 50) -> list[str | Path]:
-    corpus = write_corpus(folder / "corpus.jsonl", times=times)
-    return ["build", "--model", model, "--corpus", corpus, "--out", folder / "store", "--dims", "8"]
+def embedded(folder: Path) -> list[Path]:
+    return list(folder.glob(".store.building/*/embedded/*.block"))
 
 
-def hidden(folder: Path) -> list[Path]:
-    return list(folder.glob(".store.building-*"))
+def wait_for(process: subprocess.Popen[str], happened: Callable[[], bool]) -> None:
+    while not happened():
+        if ended_within(process, 0.01):
+            pytest.fail(f"the build ended early: {process.communicate()[1]}")
 
 
-def wait_until_embedding(process: subprocess.Popen[str], folder: Path) -> None:
-    """Returns in the middle of the build, when the first block has been embedded."""
-    while not ended_within(process, 0.1):
-        if any(folder.glob(".store.building-*/embedded/*.safetensors")):
-            return
-    pytest.fail(f"the build ended early: {process.communicate()[1]}")
+def assert_goes_on_to_the_same_end(undisturbed: Undisturbed, folder: Path) -> None:
+    again = start_retriever(*undisturbed.arguments(folder))
+    _, errors = again.communicate()
+    assert again.returncode == 0, errors
+    assert "Going on with the work of an interrupted build" in errors
+    assert contents(folder / "store") == undisturbed.contents
+    assert [path.name for path in folder.iterdir()] == ["store"]
 
 
-def test_a_killed_build_leaves_no_datastore_and_the_next_build_cleans_up(model: Path, tmp_path: Path) -> None:
-    process = start_retriever(*arguments(model, tmp_path))
-    wait_until_embedding(process, tmp_path)
+def test_a_killed_build_leaves_no_datastore_and_goes_on(undisturbed: Undisturbed, tmp_path: Path) -> None:
+    process = start_retriever(*undisturbed.arguments(tmp_path))
+    wait_for(process, lambda: len(embedded(tmp_path)) > 3)
     process.kill()
     process.wait()
     assert not (tmp_path / "store").exists()
-    (left_over,) = hidden(tmp_path)
-    for folder in (left_over, left_over / "datastore"):
-        with pytest.raises(DatastoreError, match="manifest"):
-            Datastore.open(folder)
-    again = start_retriever(*arguments(model, tmp_path))
-    assert again.wait() == 0, again.communicate()[1]
-    assert Datastore.open(tmp_path / "store").num_entries > 0
-    assert hidden(tmp_path) == []
+    for folder in (tmp_path / ".store.building").rglob("*"):
+        if folder.is_dir():
+            with pytest.raises(DatastoreError, match="manifest"):
+                Datastore.open(folder)
+    assert_goes_on_to_the_same_end(undisturbed, tmp_path)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_stopped_build_leaves_nothing(number: signal.Signals, code: int, model: Path, tmp_path: Path) -> None:
-    # Enough that much is left to do after the first block, even when this process is slow to see it.
-    process = start_retriever(*arguments(model, tmp_path, times=400))
-    wait_until_embedding(process, tmp_path)
-    process.send_signal(number)
+@pytest.mark.parametrize(
+    ("title", "sign"),
+    [("ray::_BlockActor.work", "embedded/*1.block"), ("ray::attempt", "records")],
+)
+def test_a_build_outlives_the_death_of_a_worker(
+    title: str, sign: str, undisturbed: Undisturbed, tmp_path: Path
+) -> None:
+    process = start_retriever(*undisturbed.arguments(tmp_path))
+    wait_for(process, lambda: any(tmp_path.glob(f".store.building/*/{sign}")))
+
+    def killed_one() -> bool:
+        for number, name in processes_below(process.pid):
+            if name.startswith(title):
+                os.kill(number, signal.SIGKILL)
+                return True
+        return False
+
+    wait_for(process, killed_one)
     _, errors = process.communicate()
-    assert process.returncode == code, errors
+    assert process.returncode == 0, errors
     assert "Traceback" not in errors
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
+    assert contents(tmp_path / "store") == undisturbed.contents
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
-def test_a_full_disk_is_one_sentence_and_leaves_nothing(model: Path, tmp_path: Path) -> None:
+def test_a_stopped_build_says_what_it_keeps(undisturbed: Undisturbed, tmp_path: Path) -> None:
+    process = start_retriever(*undisturbed.arguments(tmp_path))
+    wait_for(process, lambda: bool(embedded(tmp_path)))
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    assert "Traceback" not in errors
+    assert "What was done is kept in " in errors
+    assert [path.name for path in tmp_path.iterdir()] == [".store.building"]
+
+
+def test_a_full_disk_is_one_sentence_and_with_more_space_the_build_goes_on(
+    undisturbed: Undisturbed, tmp_path: Path
+) -> None:
     """On a file system of its own, too small for the build; skipped where one may not be mounted."""
-    disk = tmp_path / "disk"
+    disk, kept = tmp_path / "disk", tmp_path / "kept"
     disk.mkdir()
     unshare = ["unshare", "--map-root-user", "--mount"]
-    mount = 'mount -t tmpfs -o size=600k small "$0"'
+    mount = f'mount -t tmpfs -o size={_SMALL_DISK} small "$0"'
     if (
         shutil.which("unshare") is None
         or subprocess.run([*unshare, "sh", "-c", mount, disk], capture_output=True, check=False).returncode
     ):
         pytest.skip("this machine lets nobody mount a small file system")
-    corpus = write_corpus(tmp_path / "corpus.jsonl", times=300)
-    command = retriever_command("build", "--model", model, "--corpus", corpus, "--out", disk / "store", "--dims", "8")
-    # The mount is gone with the process, so the folder is listed from inside.
-    script = mount + ' && { "$@"; code=$?; ls -A "$0"; exit $code; }'
+    command = retriever_command(*undisturbed.arguments(disk))
+    # The mount is gone with the process, so what is on it is looked at from inside.
+    larger = f'mount -o remount,size={_LARGER_DISK} "$0"'
+    copied = f"cp -r {kept.parent / 'disk' / 'store'} {kept}"
+    script = f'{mount} && {{ "$@"; echo $?; ls -A "$0"; {larger}; "$@"; echo $?; ls -A "$0"; {copied}; }}'
     ended = subprocess.run([*unshare, "sh", "-c", script, disk, *command], capture_output=True, text=True, check=False)
-    assert ended.returncode == 1, ended.stderr
-    assert ended.stdout == ""
+    outcomes = [line for line in ended.stdout.splitlines() if not line.startswith(str(disk))]
+    assert outcomes == ["1", ".store.building", "0", "store"], ended.stderr
     errors = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
     assert errors[0].startswith("error: No space left on the disk")
     assert "Traceback" not in ended.stderr
+    assert contents(kept) == undisturbed.contents

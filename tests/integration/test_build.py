@@ -209,4 +209,7 @@ def test_a_model_that_computes_nan_ends_the_build_with_a_sentence(
     corpus = write_corpus(tmp_path / "corpus.jsonl")
     with pytest.raises(BuildError, match="computes NaN or infinite states"):
         build(BuildConfig(model=str(tmp_path / "model"), corpus=(corpus,), out=tmp_path / "store", dims=8))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "model"]
+    assert not (tmp_path / "store").exists()
+    # What was read is no reason to refuse another model.
+    build(BuildConfig(model=str(model_of("llama")), corpus=(corpus,), out=tmp_path / "store", dims=8))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "model", "store"]

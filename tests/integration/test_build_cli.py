@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from retriever_service.building.ray_connection import connect
 from retriever_service.cli import main
 from retriever_service.datastore import read_manifest
 from tests.support.building import start_retriever, write_corpus
 from tests.support.datastore import build_datastore, random_entries
 from tests.support.models import save_tiny_model
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray() -> Iterator[None]:
+    """One Ray for all builds within this process."""
+    with connect(None, 1):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +48,12 @@ def test_build_inspect_and_verify(model: Path, tmp_path: Path, capsys: pytest.Ca
     stages = [re.sub(r"[\d,]+( of [\d,]+)?( \w+)( in .*)?", r"N\2", line) for line in errors.splitlines()]
     assert stages == [
         "Reading corpus.jsonl for model",
+        "Reading: N bytes",
+        "Reading done: N bytes",
         "Embedding: N tokens",
         "Embedding done: N tokens",
+        "Shuffling: N entries",
+        "Shuffling done: N entries",
         "Indexing: N parts",
         "Indexing done: N parts",
     ]
@@ -84,7 +97,8 @@ def one_sentence(capsys: pytest.CaptureFixture[str]) -> str:
     """What an error printed, without what was said before: one line."""
     captured = capsys.readouterr()
     assert captured.out == ""
-    errors = [line for line in captured.err.splitlines() if not line.startswith(("Reading ", "Answering"))]
+    told = ("Reading", "Answering", "Left out: ", "1 document skipped: ")
+    errors = [line for line in captured.err.splitlines() if not line.startswith(told)]
     assert len(errors) == 1, captured.err
     assert errors[0].startswith("error: ")
     return errors[0]
@@ -104,6 +118,7 @@ def refused(arguments: list[str], folder: Path, capsys: pytest.CaptureFixture[st
         (None, [], "corpus.jsonl"),
         ("", [], "holds no documents"),
         ('{"text": "a"}\n{"tex', [], "corpus.jsonl', line 2"),
+        ('{"tex', ["--skip-bad"], "gives no entries"),
         ('{"prompt": "a"}', [], "line 1: the prompt has no answer"),
         ('{"text": "a"}', [], "gives no entries"),
         ('{"text": "abc"}', [], "gives 2 hidden states, but keys of 8 dimensions are fitted on at least 9"),
@@ -150,6 +165,10 @@ def test_an_option_that_does_not_fit_is_refused(
         (["--codec", "zip"], "no codec 'zip'"),
         (["--respond", "--temperature", "-1"], "--temperature is -1"),
         (["--max-new-tokens", "128"], "--max-new-tokens: only where the model answers"),
+        (["--answers-per-prompt", "2"], "--answers-per-prompt: only where the model answers"),
+        (["--engine", "transformers"], "--engine: only where the model answers"),
+        (["--respond", "--engine", "abacus"], "no engine 'abacus'"),
+        (["--respond", "--answers-per-prompt", "2"], "Greedy answers to one prompt are all the same"),
         (["--temperature", "0"], "--temperature: only where the model answers"),
         (["--answers-out", "x.jsonl"], "--answers-out: only where the model answers"),
     ],

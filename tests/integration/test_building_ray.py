@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from retriever_service.building.errors import BuildError
 from retriever_service.building.ray_connection import connect
 from retriever_service.building.ray_jobs import Pool, RayJobs
-from tests.support.building import FailingWorker
+from tests.support.building import BUG, FAILING_WORKER, FINE, FULL_DISK, KILLED, KILLED_ONCE
 
 
 @pytest.fixture(scope="module")
@@ -19,31 +20,48 @@ def jobs() -> Iterator[RayJobs]:
         yield connected
 
 
+def worked(jobs: RayJobs, blocks: list[int], **arguments: object) -> dict[int, int]:
+    with jobs.actors(FAILING_WORKER, arguments, len(blocks)) as actors:
+        return dict(actors.run(blocks))
+
+
 def test_every_block_is_worked_on_once(jobs: RayJobs) -> None:
-    assert jobs.run_blocks(FailingWorker, {}, ["fine"] * 5) == 5
-    assert jobs.run_blocks(FailingWorker, {}, []) == 0
+    assert worked(jobs, [10, 20, 30, 40, 50]) == dict.fromkeys([10, 20, 30, 40, 50], 1)
+    assert worked(jobs, []) == {}
+
+
+def test_actors_stay_for_a_second_run(jobs: RayJobs) -> None:
+    with jobs.actors(FAILING_WORKER, {}, 2) as actors:
+        assert dict(actors.run([10])) == {10: 1}
+        assert dict(actors.run([20, 30])) == {20: 1, 30: 1}
+
+
+def test_blocks_of_workers_that_died_are_done_by_others(jobs: RayJobs, tmp_path: Path) -> None:
+    blocks = [FINE + 10, KILLED_ONCE + 10, FINE + 20, KILLED_ONCE + 20, FINE + 30]
+    assert worked(jobs, blocks, marks=tmp_path) == dict.fromkeys(blocks, 1)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize(
     ("block", "sentence"),
     [
-        ("full disk", "No space left on the disk while writing 'some/file'"),
-        ("bug", "A worker failed with ZeroDivisionError: division by nothing"),
-        ("killed", r"A worker process died: .* Ray found \d+\.\d GiB free. Use a smaller model .* --max-new-tokens"),
+        (FULL_DISK, "No space left on the disk while writing 'some/file'"),
+        (BUG, "A worker failed with ZeroDivisionError: division by nothing"),
+        (KILLED, r"A worker process died: .* Ray found \d+\.\d GiB free. Use a smaller model .* --max-new-tokens"),
     ],
 )
 def test_a_failing_worker_ends_the_stage_with_a_sentence(
-    jobs: RayJobs, block: str, sentence: str, capfd: pytest.CaptureFixture[str]
+    jobs: RayJobs, block: int, sentence: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(BuildError, match=sentence) as caught:
-        jobs.run_blocks(FailingWorker, {}, ["fine", block])
+        worked(jobs, [FINE, block])
     assert "\n" not in str(caught.value)
     assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_worker_that_cannot_be_made_ends_the_stage_with_its_sentence(jobs: RayJobs) -> None:
     with pytest.raises(BuildError, match="The worker cannot be made"):
-        jobs.run_blocks(FailingWorker, {"broken": True}, ["fine"])
+        worked(jobs, [FINE], broken=True)
 
 
 def test_tasks_give_their_results_by_number(jobs: RayJobs) -> None:
@@ -64,17 +82,24 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpus", "gpus", "workers", "expected"),
+    ("cpus", "gpus", "workers", "threads", "expected"),
     [
-        (2, 0, None, Pool(workers=1, threads=2, gpus=0, cpus=1.0)),
-        (1, 0, None, Pool(workers=1, threads=1, gpus=0, cpus=0.5)),
-        (16, 0, None, Pool(workers=4, threads=4, gpus=0, cpus=1.0)),
-        (16, 2, None, Pool(workers=2, threads=8, gpus=1, cpus=1.0)),
-        (4, 1, 2, Pool(workers=2, threads=2, gpus=0, cpus=1.0)),
+        (2, 0, None, None, Pool(workers=1, threads=2, gpus=0, cores=2)),
+        (1, 0, None, None, Pool(workers=1, threads=1, gpus=0, cores=1)),
+        (16, 0, None, None, Pool(workers=4, threads=4, gpus=0, cores=16)),
+        (16, 2, None, None, Pool(workers=2, threads=8, gpus=1, cores=16)),
+        (4, 1, 2, None, Pool(workers=2, threads=2, gpus=0, cores=4)),
+        (4, 0, None, 1, Pool(workers=4, threads=1, gpus=0, cores=4)),
+        (4, 0, 1, 1, Pool(workers=1, threads=1, gpus=0, cores=4)),
     ],
 )
-def test_the_pool_fits_the_machine(cpus: float, gpus: float, workers: int | None, expected: Pool) -> None:
-    assert Pool.plan(cpus, gpus, workers) == expected
+def test_the_pool_fits_the_machine(
+    cpus: float, gpus: float, workers: int | None, threads: int | None, expected: Pool
+) -> None:
+    pool = Pool.plan(cpus, gpus, workers, threads)
+    assert pool == expected
+    # All workers fit on the machine at once.
+    assert pool.cpus * pool.workers <= cpus
 
 
 @pytest.mark.parametrize(
@@ -86,4 +111,4 @@ def test_the_pool_fits_the_machine(cpus: float, gpus: float, workers: int | None
     ],
 )
 def test_the_hint_says_how_much_memory_there_was_and_what_needs_less(workers: int, memory: int, told: str) -> None:
-    assert told in Pool(workers, threads=1, gpus=0, cpus=1.0, memory=memory).memory_hint
+    assert told in Pool(workers, threads=1, gpus=0, cores=4, memory=memory).memory_hint

@@ -21,8 +21,12 @@ QUESTIONS = [
 
 
 def write_corpus(path: Path, *, times: int = 1) -> Path:
-    """A .jsonl of prompts and answers."""
-    lines = [json.dumps({"prompt": prompt, "response": answer}) for prompt, answer in QUESTIONS * times]
+    """A .jsonl of prompts and answers, from the second time on numbered so that no two are equal."""
+    lines = [
+        json.dumps({"prompt": prompt, "response": answer + (f" ({number})" if number else "")})
+        for number in range(times)
+        for prompt, answer in QUESTIONS
+    ]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
@@ -75,20 +79,29 @@ def open_and_tell(out: str) -> None:
         print(error)
 
 
+FINE, FULL_DISK, BUG, KILLED, KILLED_ONCE = range(5)
+FAILING_WORKER = "tests.support.building:FailingWorker"
+
+
 class FailingWorker:
     """A `BlockWorker` that does what its block says."""
 
-    def __init__(self, *, broken: bool = False, threads: int) -> None:
+    def __init__(self, *, broken: bool = False, marks: Path | None = None, threads: int) -> None:
         self.threads = threads
+        self.marks = marks
         if broken:
             raise BuildError("The worker cannot be made. Make another.")
 
-    def __call__(self, block: str) -> int:
+    def __call__(self, block: int) -> int:
         """One, or a failure."""
-        if block == "full disk":
+        kind = block % 10
+        if kind == FULL_DISK:
             raise OSError(28, "No space left on device", "some/file")
-        if block == "bug":
+        if kind == BUG:
             raise ZeroDivisionError("division by nothing")
-        if block == "killed":
+        if kind == KILLED:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if kind == KILLED_ONCE and self.marks is not None and not (self.marks / str(block)).exists():
+            (self.marks / str(block)).touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return 1

@@ -14,7 +14,7 @@ from retriever_service.building.document import Document
 from retriever_service.building.embed import TABLE_WIDTH, embed
 from retriever_service.building.errors import BuildError
 from retriever_service.building.progress import Counter, sum_of_counters
-from retriever_service.building.respond import respond
+from retriever_service.building.transformers_engine import respond
 from tests.support.models import ARCHITECTURES, tiny_model
 
 VOCABULARY = 97
@@ -52,8 +52,9 @@ def test_answers_of_a_batch_are_those_of_each_prompt_alone(architecture: str, tm
     expected = [plain_greedy(model, prompt, 24) for prompt in asked]
     with Counter(tmp_path / "counter") as counter:
         assert respond(model, asked, max_new_tokens=24, counter=counter) == expected
-    # Every answer's share is counted whole, also where it ended early.
-    assert sum_of_counters(tmp_path, "*") == 24 * len(asked)
+        # Every answer's share is counted whole, also where it ended early.
+        assert sum_of_counters(tmp_path, "*") == 24 * len(asked)
+    assert sum_of_counters(tmp_path, "*") == 0
 
 
 def test_answers_end_early_and_rows_leave_the_batch() -> None:
@@ -97,7 +98,8 @@ def test_embedding_a_batch_is_embedding_each_document_alone(architecture: str, t
     model = target(architecture)
     read = documents(40, 3, 17, 2, 25)
     with Counter(tmp_path / "counter") as counter:
-        embedded = embed(model, read, None, counter)
+        embedded = embed(model, read, None, counter=counter)
+        assert sum_of_counters(tmp_path, "*") == sum(len(document.tokens) for document in read)
     states, probabilities = [], []
     for document in read:
         ids = torch.from_numpy(document.tokens.astype(np.int64))[None]
@@ -112,7 +114,23 @@ def test_embedding_a_batch_is_embedding_each_document_alone(architecture: str, t
     np.testing.assert_allclose(
         np.take_along_axis(expected.numpy(), embedded.top_tokens.astype(np.int64), 1), best.values.numpy(), atol=1e-5
     )
-    assert sum_of_counters(tmp_path, "*") == sum(len(document.tokens) for document in read)
+    # What the token table is made of: each position's two last tokens.
+    expected_current = [document.tokens[np.flatnonzero(document.stored) - 1] for document in read]
+    assert embedded.current.tolist() == np.concatenate(expected_current).tolist()
+    assert (embedded.previous == -1).sum() == sum(bool(document.stored[1]) for document in read)
+
+
+def test_likely_next_tokens_are_kept_where_they_are_wanted() -> None:
+    model = target("llama")
+    read = documents(40, 17, 25)
+    everything = embed(model, read, None)
+    chosen = np.arange(len(everything.vectors)) % 3 == 1
+    some = embed(model, read, None, chosen)
+    assert some.vectors.tolist() == everything.vectors.tolist()
+    for name in ("previous", "current", "top_tokens"):
+        assert getattr(some, name).tolist() == getattr(everything, name)[chosen].tolist()
+    none = embed(model, read, None, np.zeros(len(chosen), np.bool_))
+    assert none.top_tokens.shape == (0, TABLE_WIDTH)
 
 
 def test_keys_are_the_reduced_states() -> None:

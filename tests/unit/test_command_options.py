@@ -51,6 +51,7 @@ WRONG: dict[str, list[str]] = {
     "--dtype": NAMES, "--device": ["", "no such thing", "cuda:", "cuda:x", "CUDA", "-1"], "--stop": [""],
     "--listen": ADDRESSES, "--retriever": ADDRESSES, "--ray-address": ADDRESSES,
     "--dims": LIMITED, "--continuation": LIMITED, "--fit-tokens": LIMITED, "--workers": LIMITED,
+    "--table-tokens": ["-1", "0.5", "x", "", "9" * 30], "--answers-per-prompt": LIMITED, "--engine": NAMES,
     "--max-new-tokens": COUNTS, "--limit": COUNTS, "--repeats": COUNTS, "--threads": LIMITED,
     "--search-threads": LIMITED, "--queue-size": LIMITED, "--top-k": COUNTS, "--sample": ["-1", "0.5", "x", ""],
     "--seed": SEEDS, "--deadline-ms": [*REAL, "0"], "--temperature": [*REAL, "1e-45", "1e30"],

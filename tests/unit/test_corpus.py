@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from retriever_service.building.corpus import ChatRecord, PromptRecord, TextRecord, TokenRecord, read_corpus_file
+from retriever_service.building.corpus import (
+    MAX_RECORD_BYTES,
+    BadRecord,
+    ChatRecord,
+    PromptRecord,
+    Record,
+    TextRecord,
+    TokenRecord,
+    read_source,
+)
 from retriever_service.building.errors import BuildError
+from retriever_service.building.sources import find_sources
 
 FIELDS = [
     {"prompt": "a?", "response": "b.", "source": "ignored"},
@@ -27,10 +38,32 @@ def write_jsonl(path: Path, *lines: str) -> Path:
     return path
 
 
+def read(path: Path, after: int = 0) -> list[tuple[int, Record | BadRecord]]:
+    """Every record of a file with its position."""
+    (source,) = find_sources([str(path)])
+    with source.open() as file:
+        return list(read_source(source, file, after))
+
+
+def read_all(path: Path) -> list[Record]:
+    """The records, all of which are to be fine."""
+    records: list[Record] = []
+    for _, item in read(path):
+        assert not isinstance(item, BadRecord), item
+        records.append(item)
+    return records
+
+
+def the_bad_one(path: Path) -> BadRecord:
+    """The only bad record of a file; what is around it is read all the same."""
+    (bad,) = [item for _, item in read(path) if isinstance(item, BadRecord)]
+    return bad
+
+
 def contents(path: Path) -> list[object]:
     """The records without where they stand."""
     found: list[object] = []
-    for record in read_corpus_file(path):
+    for record in read_all(path):
         match record:
             case PromptRecord():
                 found.append((record.prompt, record.response))
@@ -100,17 +133,44 @@ def test_a_txt_file_is_one_document(tmp_path: Path) -> None:
     ],
 )
 def test_a_malformed_line_is_named(tmp_path: Path, line: str, complaint: str) -> None:
-    path = write_jsonl(tmp_path / "corpus.jsonl", '{"text": "fine"}', "", line)
-    with pytest.raises(BuildError, match=complaint) as caught:
-        list(read_corpus_file(path))
-    assert f"'{path}', line 3" in str(caught.value)
+    path = write_jsonl(tmp_path / "corpus.jsonl", '{"text": "fine"}', "", line, '{"text": "fine"}')
+    bad = the_bad_one(path)
+    assert re.search(complaint, bad.sentence)
+    assert bad.sentence.startswith(f"'{path}', line 3")
+    assert not bad.damaged
+    assert [at for at, _ in read(path)] == [1, 3, 4]
 
 
 def test_a_line_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n')
-    with pytest.raises(BuildError, match=r"line 2: not UTF-8"):
-        list(read_corpus_file(path))
+    assert the_bad_one(path) == BadRecord(f"'{path}', line 2: not UTF-8 text.", damaged=True)
+
+
+@pytest.mark.parametrize("more", [1, MAX_RECORD_BYTES + 7])
+def test_a_line_without_an_end_is_named_and_the_next_is_read(more: int, tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    with path.open("wb") as file:
+        file.write(b'{"text": "a"}\n')
+        file.write(b" " * (MAX_RECORD_BYTES + more))
+        file.write(b'\n{"text": "b"}\n')
+    assert the_bad_one(path) == BadRecord(f"'{path}', line 2: longer than 64 MiB.", damaged=True)
+    assert [at for at, _ in read(path)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".parquet", ".txt"])
+def test_reading_goes_on_behind_any_record(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"corpus{ending}"
+    texts = [f"text {number}" for number in range(3000 if ending == ".parquet" else 5)]
+    if ending == ".txt":
+        path.write_text(texts[0])
+    elif ending == ".jsonl":
+        write_jsonl(path, *(json.dumps({"text": text}) for text in texts))
+    else:
+        pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path)
+    whole = read(path)
+    for after in {0, 1, 2, 1023, 1024, 1025, len(whole)}:
+        assert read(path, after) == whole[after:]
 
 
 def test_a_row_of_parquet_that_is_not_utf8_is_named(tmp_path: Path) -> None:
@@ -118,8 +178,8 @@ def test_a_row_of_parquet_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     texts = pyarrow.array([b"fine"] * 1500 + [b"\xff"] + [b"fine"] * 9, pyarrow.binary()).cast(pyarrow.binary())
     strings = pyarrow.StringArray.from_buffers(len(texts), texts.buffers()[1], texts.buffers()[2])
     pyarrow.parquet.write_table(pyarrow.table({"text": strings}), path)
-    with pytest.raises(BuildError, match=r"corpus.parquet', row 1501: not UTF-8"):
-        list(read_corpus_file(path))
+    assert the_bad_one(path) == BadRecord(f"'{path}', row 1501: not UTF-8 text.", damaged=True)
+    assert len(read(path)) == 1510
 
 
 @pytest.mark.parametrize("cut", [0.1, 0.5, 0.9, 0.99])
@@ -131,7 +191,7 @@ def test_a_damaged_parquet_file_is_named(cut: float, how: str, tmp_path: Path) -
     at = int(cut * len(content))
     path.write_bytes(content[:at] + (b"\xff" * 64 + content[at + 64 :] if how == "overwritten" else b""))
     with pytest.raises(BuildError) as caught:
-        list(read_corpus_file(path))
+        read(path)
     assert str(path) in str(caught.value)
 
 
@@ -139,14 +199,13 @@ def test_a_damaged_parquet_file_is_named(cut: float, how: str, tmp_path: Path) -
 def test_a_pipe_is_refused_instead_of_waited_for(ending: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / f"pipe{ending}")
     with pytest.raises(BuildError, match="a device or a pipe"):
-        list(read_corpus_file(tmp_path / f"pipe{ending}"))
+        read(tmp_path / f"pipe{ending}")
 
 
 def test_a_malformed_row_of_parquet_is_named(tmp_path: Path) -> None:
     path = tmp_path / "corpus.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"prompt_ids": [[1], [-1]]}), path)
-    with pytest.raises(BuildError, match=r"row 2: field 'prompt_ids'"):
-        list(read_corpus_file(path))
+    assert "row 2: field 'prompt_ids'" in the_bad_one(path).sentence
 
 
 @pytest.mark.parametrize(
@@ -154,7 +213,6 @@ def test_a_malformed_row_of_parquet_is_named(tmp_path: Path) -> None:
     [
         ("empty.jsonl", b"\n\n", "holds no documents"),
         ("empty.txt", b" \n", "holds no documents"),
-        ("latin1.txt", b"gr\xfc\xdf", "not UTF-8"),
         ("broken.parquet", b"PAR1 but not really", "not a readable parquet file"),
         ("corpus.csv", b"a,b", "Cannot tell what"),
     ],
@@ -163,18 +221,24 @@ def test_an_unusable_file_is_named(tmp_path: Path, name: str, content: bytes, co
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(BuildError, match=complaint) as caught:
-        list(read_corpus_file(path))
+        read(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_txt_file_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "latin1.txt"
+    path.write_bytes(b"gr\xfc\xdf")
+    assert the_bad_one(path) == BadRecord(f"'{path}': not UTF-8 text (byte 2).", damaged=True)
 
 
 @pytest.mark.parametrize("name", ["missing.jsonl", "missing.txt", "missing.parquet"])
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(BuildError, match="No such file") as caught:
-        list(read_corpus_file(tmp_path / name))
+        read(tmp_path / name)
     assert name in str(caught.value)
 
 
 def test_a_folder_is_no_corpus_file(tmp_path: Path) -> None:
     (tmp_path / "folder.jsonl").mkdir()
     with pytest.raises(BuildError, match="directory"):
-        list(read_corpus_file(tmp_path / "folder.jsonl"))
+        read(tmp_path / "folder.jsonl")
