@@ -1,11 +1,12 @@
 """What happens to a cluster in miniature while a decoder decodes: rolled, killed, published to, rolled back.
 
-Runs as a process with namespaces of its own and ends with exit code 0 if all was as the runbook says. Its one argument
-is a folder to work in.
+Runs as a process with namespaces of its own and ends with exit code 0 if all was as the runbook says. Its arguments are
+an overlay and a folder to work in.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections import Counter
@@ -13,14 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from decoder_client.generation import SpeculativeDecoder
-from k8s.checks.rendering import K8S, Manifest, documents_of, render
+from k8s.checks.rendering import K8S, Manifest, documents_of, manifests, render
 from retriever_service.cli import main as retriever
 from retriever_service.datastore import ROUTING_FILE
 from retriever_service.datastore.routing import load_routing
 from tests.support.certificates import authority, issued_by
 from tests.support.decoding_pod import NEW_TOKENS, PROMPT, small_target
 from tests.support.manifests import one
-from tests.support.miniature import RETRIEVER, DecoderPod, Miniature
+from tests.support.miniature import RETRIEVER, DecoderPod, Miniature, RetrieverPod, empty_hosts, run_in_job
 from tests.support.pods import copy_of_project, prepare_node
 from tests.support.serving import servable_datastore
 
@@ -78,9 +79,26 @@ def secrets(folder: Path, documents: list[Manifest]) -> dict[str, Path]:
     return {volume: folder / volume for volume in contents}
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
-    prepare_node()
+def local(folder: Path) -> None:
+    """The overlay for one node: a retriever waits for a datastore, which is copied to a claim and pushed there."""
+    documents = manifests("local")
+    datastores = folder / "datastores"
+    outside = {"datastores": datastores, "project": copy_of_project(folder / "project", USER)}
+    servable_datastore(datastores / "my-datastore", build_id="mine")
+    for path in (datastores, *datastores.rglob("*")):
+        os.chown(path, USER, USER)
+    pod = RetrieverPod(0, folder / "pod", empty_hosts(folder), outside)
+    assert not pod.start(documents), "there is nothing to serve yet"
+    command = [sys.executable, "-m", "retriever_service.cli", "push", "/datastores/my-datastore", "/datastores/drafts"]
+    run_in_job(documents, "dresd-fill", command, folder / "fill", outside)
+    assert pod.start(documents), pod.log("fetch")
+    pod.wait_until_ready()
+    assert pod.build() == "mine"
+    pod.stop()
+
+
+def production(folder: Path) -> None:
+    """The overlay for three zones, with two partitions, under a decoder's eyes."""
     target = small_target()
     plain = list(SpeculativeDecoder(target).generate(PROMPT, max_new_tokens=NEW_TOKENS).tokens)
     stores = {
@@ -149,6 +167,12 @@ def main() -> None:
         print(f"published {name}", flush=True)
     for pod in cluster.pods.values():
         pod.stop()
+
+
+def main() -> None:
+    scenario, folder = sys.argv[1:]
+    prepare_node()
+    {"local": local, "production": production}[scenario](Path(folder))
 
 
 def names_of_maps(documents: list[Manifest]) -> set[str]:

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +47,16 @@ class RetrieverPod:
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self.address = self._net.address
 
-    def start(self, documents: list[Manifest]) -> None:
-        """Runs init containers to their end, sidecars and containers until told to stop."""
+    def start(self, documents: list[Manifest]) -> bool:
+        """Runs init containers to their end, then starts the others; whether all init containers did their work."""
         (pod,) = [each for each in pods(documents) if each.owner["metadata"]["name"] == RETRIEVER]
         self._containers = {spec["name"]: Container(pod, spec, documents) for spec in pod.containers}
         for name, container in self._containers.items():
             process = self.run(name)
-            if "restartPolicy" not in container.spec and container.spec in pod.spec["initContainers"]:
-                assert process.wait(PATIENCE_S) == 0, self.log(name)
+            is_first = "restartPolicy" not in container.spec and container.spec in pod.spec["initContainers"]
+            if is_first and process.wait(PATIENCE_S) != 0:
+                return False
+        return True
 
     def run(self, name: str) -> subprocess.Popen[str]:
         """Starts one of its containers, for the first time or again."""
@@ -62,7 +64,8 @@ class RetrieverPod:
         environment = _environment(container, self.ordinal)
         command = [sys.executable, "-m", "retriever_service.cli", *container.arguments(environment)]
         volumes = [self._volume(mount) for mount in container.spec["volumeMounts"]]
-        volumes.append(Volume(self._outside["bucket"], "/bucket", read_only=True))
+        if "bucket" in self._outside:
+            volumes.append(Volume(self._outside["bucket"], "/bucket", read_only=True))
         self._processes[name] = self._net.start(container, command, environment, volumes)
         return self._processes[name]
 
@@ -144,7 +147,7 @@ class Miniature:
         assert spec["podManagementPolicy"] == "Parallel"
         for ordinal in range(spec["replicas"]):
             self.pods[ordinal] = RetrieverPod(ordinal, self._folder / str(ordinal), self.hosts, self._outside)
-            self.pods[ordinal].start(documents)
+            assert self.pods[ordinal].start(documents), self.pods[ordinal].log("fetch")
         for pod in self.pods.values():
             pod.wait_until_ready()
         self.publish_addresses()
@@ -155,7 +158,7 @@ class Miniature:
             self.publish_addresses(without=ordinal)
             pod.stop()
             between()
-            pod.start(documents)
+            assert pod.start(documents), pod.log("fetch")
             pod.wait_until_ready()
             self.publish_addresses()
 
@@ -168,6 +171,27 @@ class Miniature:
     def builds(self) -> set[str]:
         """The builds that are current in some pod."""
         return {pod.build() for pod in self.pods.values()}
+
+
+def run_in_job(
+    documents: list[Manifest], name: str, command: Sequence[str], folder: Path, outside: dict[str, Path]
+) -> None:
+    """`kubectl exec` in a Job's pod: a command with the files that its container has."""
+    (pod,) = [each for each in pods(documents) if each.owner["metadata"]["name"] == name]
+    (container,) = [Container(pod, spec, documents) for spec in pod.containers]
+    volumes = [
+        Volume(outside[mount["name"]], mount["mountPath"], read_only=False) for mount in container.spec["volumeMounts"]
+    ]
+    net = PlayedPod(name, _DECODER_ADDRESS, folder, empty_hosts(folder), outside["project"])
+    process = net.start(container, command, _environment(container), volumes)
+    assert process.wait(PATIENCE_S) == 0, net.log_of(container.spec["name"]).read_text()
+
+
+def empty_hosts(folder: Path) -> Path:
+    """A pod's /etc/hosts in which there is nobody."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "hosts").write_text("")
+    return folder / "hosts"
 
 
 class DecoderPod:
