@@ -97,7 +97,7 @@ def _run(
         _say(
             f"{parser.prog} {parsed.command} needs {error.name}, which is not installed. "
             'Install dresd with the extra for it: "dresd[client]" decodes, "dresd[server]" serves, '
-            '"dresd[build,server]" builds.'
+            '"dresd[server,remote]" fetches and pushes, "dresd[build,server]" builds.'
         )
         return 1
     except KeyboardInterrupt:
