@@ -19,7 +19,7 @@ from retriever_service.serving.config import ServeConfig, split_address
 from tests.support.manifests import OURS, Container, commands_of_script, containers, every, one, parsed
 
 ROOT = K8S.parent
-FOREIGN = {"HF_HOME", "HOME", "NUMBA_CACHE_DIR", "OMP_NUM_THREADS", "VLLM_CACHE_ROOT"}
+FOREIGN = {"HF_HOME", "HOME", "NUMBA_CACHE_DIR", "OMP_NUM_THREADS", "RAY_USAGE_STATS_ENABLED", "VLLM_CACHE_ROOT"}
 """Variables of other people's programs."""
 
 ALL = [(overlay, container) for overlay in OVERLAYS for container in containers(manifests(overlay))]
