@@ -11,8 +11,8 @@ from pathlib import Path
 
 from retriever_service.datastore import Datastore
 from retriever_service.serving.config import Limits
-from retriever_service.serving.messages import info_message, reducer_message
-from retriever_service.serving.validation import Served
+from retriever_service.serving.messages import compile_messages, info_message, reducer_message
+from retriever_service.serving.validation import Served, compile_checks
 
 
 class LoadedBuild:
@@ -31,6 +31,8 @@ class LoadedBuild:
     """
 
     def __init__(self, datastore: Datastore, limits: Limits) -> None:
+        compile_checks()
+        compile_messages()
         manifest = datastore.manifest
         self.datastore = datastore
         self.build_id = manifest.build_id

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import version
 
 import numpy as np
 
+from dresd.compiled import warm
 from dresd.draft_tree import ROOT, DraftTree
 from dresd.path_merging import merge_trees
 from dresd.v1 import retriever_pb2 as pb
 from retriever_service.datastore import Datastore, DraftBatch
 from retriever_service.serving.config import Limits
+from retriever_service.serving.tree_encoding import encode_trees
 
 _MAX_UINT32 = 2**32 - 1
 _CHUNK = 1 << 20
@@ -64,28 +67,38 @@ def token_table_messages(content: bytes, sha256: str) -> Iterator[pb.GetTokenTab
         yield pb.GetTokenTableResponse(chunk=content[start : start + _CHUNK], total_size=len(content), sha256=sha256)
 
 
-def response_message(build_id: str, current_build_id: str, batch: DraftBatch, queue_s: float) -> pb.RetrieveResponse:
-    """One batch's drafts by `build_id`, with the time they took."""
-    response = pb.RetrieveResponse(
-        build_id=build_id,
-        current_build_id="" if current_build_id == build_id else current_build_id,
-        coverage=pb.Coverage(partitions_asked=batch.partitions_asked, partitions_answered=batch.partitions_answered),
-        timing=pb.ServerTiming(
-            queue_us=min(round(queue_s * 1e6), _MAX_UINT32),
-            search_us=min(round(batch.search_us), _MAX_UINT32),
-            merge_us=min(round(batch.merge_us), _MAX_UINT32),
-        ),
+def fill_response(
+    response: pb.RetrieveResponse, build_id: str, current_build_id: str, batch: DraftBatch, queue_s: float
+) -> None:
+    """One batch's drafts by `build_id`, with the time they took, into an empty message."""
+    response.MergeFromString(
+        encode_trees(
+            batch.ends,
+            batch.tokens,
+            batch.parents,
+            batch.masses,
+            batch.total_masses,
+            batch.best_similarities,
+            batch.longest_matches,
+            batch.neighbor_counts,
+        ).tobytes()
     )
-    described = zip(
-        batch.trees,
-        batch.total_masses.tolist(),
-        batch.neighbor_counts.tolist(),
-        batch.best_similarities.tolist(),
-        batch.longest_matches.tolist(),
-        strict=True,
-    )
-    response.trees.extend(_tree_message(*each) for each in described)
-    return response
+    response.build_id = build_id
+    if current_build_id != build_id:
+        response.current_build_id = current_build_id
+    coverage, timing = response.coverage, response.timing
+    coverage.partitions_asked, coverage.partitions_answered = batch.partitions_asked, batch.partitions_answered
+    timing.queue_us = min(round(queue_s * 1e6), _MAX_UINT32)
+    timing.search_us = min(batch.search_us, _MAX_UINT32)
+    timing.merge_us = min(batch.merge_us, _MAX_UINT32)
+
+
+@cache
+def compile_messages() -> None:
+    """Compiles what `fill_response` calls, or loads it from the cache on disk, so that no answer waits for it."""
+    none, no_masses = np.zeros(0, np.int32), np.zeros((0, 2))
+    one, floats = np.zeros(1, np.int64), np.zeros(1, np.float32)
+    warm(lambda: encode_trees(one, none, none, no_masses, np.zeros((1, 2)), floats, one, np.zeros((1, 2), np.int64)))
 
 
 def merged_tree(ours: pb.DraftTree, theirs: pb.DraftTree, max_nodes: int) -> pb.DraftTree:

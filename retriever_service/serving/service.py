@@ -23,7 +23,7 @@ from retriever_service.serving.call_log import RefusalLog, enter
 from retriever_service.serving.collection import Collection, Collections
 from retriever_service.serving.forwarding import Forwarding
 from retriever_service.serving.loaded_build import LoadedBuild
-from retriever_service.serving.messages import response_message, token_table_messages
+from retriever_service.serving.messages import fill_response, token_table_messages
 from retriever_service.serving.meters import RequestMeter
 from retriever_service.serving.refusals import abort, message_of
 from retriever_service.serving.search_pool import ExpiredError, QueueFullError, SearchPool
@@ -158,9 +158,11 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         with self._open_call():
             try:
                 deadline = None if remaining is None else time.monotonic() + remaining
-                return await self._answer("Retrieve", message_of(request), deadline)
+                response = pb.RetrieveResponse()
+                await self._answer("Retrieve", message_of(request), deadline, response)
             except RefusedError as refused:
                 await self._abort(context, refused)
+            return response
 
     async def RetrieveStream(  # noqa: N802
         self,
@@ -198,35 +200,42 @@ class RetrieverService(pb_grpc.RetrieverServicer):
     async def _answer_streamed(self, request: pb.RetrieveStreamRequest | None) -> pb.RetrieveStreamResponse:
         message = message_of(request)
         deadline = time.monotonic() + message.timeout_us / 1e6 if message.timeout_us else None
+        # The answer is written where it is sent from: a message put into another one is copied.
+        reply = pb.RetrieveStreamResponse(request_id=message.request_id)
         try:
-            response = await self._answer("RetrieveStream", message.request, deadline)
+            await self._answer("RetrieveStream", message.request, deadline, reply.response)
         except RefusedError as refused:
             self._refusals.refused(refused.code, refused.message)
             number: int = refused.code.value[0]
-            return pb.RetrieveStreamResponse(
-                request_id=message.request_id, error=pb.StreamError(code=number, message=refused.message)
-            )
-        return pb.RetrieveStreamResponse(request_id=message.request_id, response=response)
+            reply.error.code, reply.error.message = number, refused.message
+        return reply
 
-    async def _answer(self, call: str, request: pb.RetrieveRequest, deadline: float | None) -> pb.RetrieveResponse:
+    async def _answer(
+        self, call: str, request: pb.RetrieveRequest, deadline: float | None, response: pb.RetrieveResponse
+    ) -> None:
+        """Fills an empty response."""
         meter = self._meter
         if meter is None:
-            return await self._search(self._collection(request.collection), request, deadline)
+            await self._search(self._collection(request.collection), request, deadline, response)
+            return
         began = time.monotonic()
         name = ""
         try:
             collection = self._collection(request.collection)
             name = collection.name
-            response = await self._search(collection, request, deadline)
+            await self._search(collection, request, deadline, response)
         except RefusedError as refused:
             meter.refused(name, call, refused.code)
             raise
         meter.answered(name, call, time.monotonic() - began, response)
-        return response
 
     async def _search(
-        self, collection: Collection, request: pb.RetrieveRequest, deadline: float | None
-    ) -> pb.RetrieveResponse:
+        self,
+        collection: Collection,
+        request: pb.RetrieveRequest,
+        deadline: float | None,
+        response: pb.RetrieveResponse,
+    ) -> None:
         build = collection.build(request.build_id)
         queries = check(request, build.served)
         away = (
@@ -237,7 +246,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         build.in_flight += 1
         try:
             batch, waited = await self._search_here(build, queries, deadline, is_small=_is_small(request))
-            response = response_message(build.build_id, collection.build("").build_id, batch, waited)
+            fill_response(response, build.build_id, collection.build("").build_id, batch, waited)
             if away is not None:
                 await away.merge_into(response)
         finally:
@@ -251,7 +260,6 @@ class RetrieverService(pb_grpc.RetrieverServicer):
                 f"require_full_coverage: {coverage.partitions_answered} of the {coverage.partitions_asked} partitions "
                 "asked answered; ask again later, or for a partial answer",
             )
-        return response
 
     async def _search_here(
         self, build: LoadedBuild, queries: Queries, deadline: float | None, *, is_small: bool

@@ -79,6 +79,7 @@ class AnswerStream(Generic[Request, Answer]):
                 return
             if self._answers_at_once(request):
                 self._answers.put_nowait(_result_of(self._answer(request)))
+                await asyncio.sleep(0)  # the answer leaves before the next request is asked for
                 continue
             task = asyncio.create_task(self._work_on(request))
             self._work.add(task)

@@ -5,16 +5,20 @@ Knows messages, limits and the served datastore's shape; searches nothing.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cache
 
 import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from dresd.compiled import warm
 from dresd.draft_tree import PAD
 from dresd.v1 import retriever_pb2 as pb
 from retriever_service.datastore import MAX_NPROBE
 from retriever_service.serving.config import Limits
+from retriever_service.serving.usable import are_usable
 
 _KEY_TYPES: dict[int, np.dtype[np.floating]] = {
     pb.KEY_TYPE_FLOAT16: np.dtype("<f2"),
@@ -90,82 +94,94 @@ def check(request: pb.RetrieveRequest, served: Served) -> Queries:
         RefusedError: INVALID_ARGUMENT; the message names the field and what is allowed.
     """
     limits = served.limits
-    _within("num_queries", request.num_queries, 1, limits.max_queries)
-    _within("sparse_neighbors", request.sparse_neighbors, 0, limits.max_neighbors)
-    _within("neighbors", request.neighbors, 0 if request.sparse_neighbors else 1, limits.max_neighbors)
+    queries, neighbors, sparse_neighbors = request.num_queries, request.neighbors, request.sparse_neighbors
+    _within("num_queries", queries, 1, limits.max_queries)
+    _within("sparse_neighbors", sparse_neighbors, 0, limits.max_neighbors)
+    _within("neighbors", neighbors, 0 if sparse_neighbors else 1, limits.max_neighbors)
     _within("max_nodes", request.max_nodes, 1, limits.max_nodes)
     _within("max_depth", request.max_depth, 0, served.continuation_length)
     _within("nprobe", request.nprobe, 0, MAX_NPROBE)
-    if request.neighbors:
+    if neighbors:
         _temperature("similarity_temperature", request.similarity_temperature)
-    if request.sparse_neighbors:
+    if sparse_neighbors:
         _temperature("match_temperature", request.match_temperature)
-    if len(request.next_tokens) != request.num_queries:
-        raise _invalid("next_tokens", f"has {len(request.next_tokens)} items; num_queries is {request.num_queries}")
+    next_tokens = np.array(request.next_tokens, np.int64)
+    if len(next_tokens) != queries:
+        raise _invalid("next_tokens", f"has {len(next_tokens)} items; num_queries is {queries}")
+    keys, left_contexts = _keys(request, served.dims), _left_contexts(request, served.left_context_length)
+    if not are_usable(keys, _NORM_TOLERANCE, left_contexts, PAD):
+        raise _unusable(keys, left_contexts)
     return Queries(
-        keys=_keys(request, served.dims),
-        next_tokens=np.array(request.next_tokens, np.int64),
-        left_contexts=_left_contexts(request, served.left_context_length),
-        neighbors=request.neighbors,
-        sparse_neighbors=request.sparse_neighbors,
-        max_nodes=request.max_nodes,
-        max_depth=request.max_depth or served.continuation_length,
-        temperature=request.similarity_temperature,
-        match_temperature=request.match_temperature,
-        nprobe=request.nprobe,
-        partitions=frozenset(request.partitions) or None,
+        keys,
+        next_tokens,
+        left_contexts,
+        neighbors,
+        sparse_neighbors,
+        request.max_nodes,
+        request.max_depth or served.continuation_length,
+        request.similarity_temperature,
+        request.match_temperature,
+        request.nprobe,
+        frozenset(request.partitions) or None,
     )
 
 
+@cache
+def compile_checks() -> None:
+    """Compiles what `check` calls, or loads it from the cache on disk, so that no answer waits for it."""
+    warm(lambda: are_usable(np.zeros((1, 1), np.float32), _NORM_TOLERANCE, np.zeros((1, 1), np.int32), PAD))
+
+
 def _keys(request: pb.RetrieveRequest, dims: int) -> NDArray[np.float32]:
+    """Of the right shape, unseen otherwise."""
     dtype = _KEY_TYPES.get(request.key_type)
     if dtype is None:
         raise _invalid("key_type", f"is {request.key_type}; allowed are KEY_TYPE_FLOAT16 (1) and KEY_TYPE_FLOAT32 (2)")
     if request.dims != dims:
         raise _invalid("dims", f"is {request.dims}; keys of this datastore have {dims} numbers")
-    expected = request.num_queries * dims * dtype.itemsize
-    if len(request.keys) != expected:
+    content, queries = request.keys, request.num_queries
+    expected = queries * dims * dtype.itemsize
+    if len(content) != expected:
         raise _invalid(
             "keys",
-            f"has {len(request.keys)} bytes; num_queries x dims x bytes of a {dtype.name} is "
-            f"{request.num_queries} x {dims} x {dtype.itemsize} = {expected}",
+            f"has {len(content)} bytes; num_queries x dims x bytes of a {dtype.name} is "
+            f"{queries} x {dims} x {dtype.itemsize} = {expected}",
         )
-    keys = np.frombuffer(request.keys, dtype).reshape(-1, dims).astype(np.float32)
-    # Overflow to infinity of a huge float32 key's length is refused below with the other lengths.
+    return np.frombuffer(content, dtype).reshape(queries, dims).astype(np.float32)
+
+
+def _left_contexts(request: pb.RetrieveRequest, longest: int) -> NDArray[np.int32]:
+    """Of the right shape, unseen otherwise."""
+    content, queries, width = request.left_contexts, request.num_queries, request.left_context_width
+    _within("left_context_width", width, 1 if request.sparse_neighbors else 0, longest)
+    expected = queries * width * _CONTEXT_TYPE.itemsize
+    if len(content) != expected:
+        raise _invalid(
+            "left_contexts",
+            f"has {len(content)} bytes; num_queries x left_context_width x bytes of an int32 is "
+            f"{queries} x {width} x {_CONTEXT_TYPE.itemsize} = {expected}",
+        )
+    return np.frombuffer(content, _CONTEXT_TYPE).reshape(queries, width).astype(np.int32)
+
+
+def _unusable(keys: NDArray[np.float32], left_contexts: NDArray[np.int32]) -> RefusedError:
+    """What `are_usable` found wrong, in words."""
+    # Overflow to infinity of a huge float32 key's length is refused with the other lengths.
     with np.errstate(over="ignore", invalid="ignore"):
         lengths = np.sqrt(np.einsum("qd,qd->q", keys, keys))
     finite = np.isfinite(keys).all(axis=1)
     if not finite.all():
-        raise _invalid("keys", f"query {int(np.argmin(finite))} has a NaN or infinite number; keys must be finite")
-    normalised = (lengths == 0.0) | (np.abs(lengths - 1.0) <= _NORM_TOLERANCE)
-    if not normalised.all():
-        first = int(np.argmin(normalised))
-        raise _invalid(
-            "keys", f"query {first} has length {lengths[first]:.3g}; keys are L2-normalised (1, or all zero)"
-        )
-    return keys
-
-
-def _left_contexts(request: pb.RetrieveRequest, longest: int) -> NDArray[np.int32]:
-    width = request.left_context_width
-    _within("left_context_width", width, 1 if request.sparse_neighbors else 0, longest)
-    expected = request.num_queries * width * _CONTEXT_TYPE.itemsize
-    if len(request.left_contexts) != expected:
-        raise _invalid(
-            "left_contexts",
-            f"has {len(request.left_contexts)} bytes; num_queries x left_context_width x bytes of an int32 is "
-            f"{request.num_queries} x {width} x {_CONTEXT_TYPE.itemsize} = {expected}",
-        )
-    contexts = np.frombuffer(request.left_contexts, _CONTEXT_TYPE).reshape(request.num_queries, width).astype(np.int32)
-    tokens_or_none = (contexts >= PAD).all(axis=1)
+        return _invalid("keys", f"query {int(np.argmin(finite))} has a NaN or infinite number; keys must be finite")
+    tokens_or_none = (left_contexts >= PAD).all(axis=1)
     if not tokens_or_none.all():
         first = int(np.argmin(tokens_or_none))
-        raise _invalid("left_contexts", f"query {first} has a token below 0 that is not {PAD}, which stands for none")
-    return contexts
+        return _invalid("left_contexts", f"query {first} has a token below 0 that is not {PAD}, which stands for none")
+    first = int(np.argmax(np.where(lengths == 0.0, 0.0, np.abs(lengths - 1.0))))
+    return _invalid("keys", f"query {first} has length {lengths[first]:.3g}; keys are L2-normalised (1, or all zero)")
 
 
 def _temperature(field: str, value: float) -> None:
-    if not (np.isfinite(value) and value >= _MIN_TEMPERATURE):
+    if not _MIN_TEMPERATURE <= value < math.inf:
         raise _invalid(field, f"is {value:g}; allowed is {_MIN_TEMPERATURE:g} or more, finite")
 
 

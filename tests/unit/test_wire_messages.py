@@ -12,9 +12,11 @@ from dresd.draft_tree import PAD, DraftTree
 from dresd.path_merging import merge
 from dresd.v1 import retriever_pb2 as pb
 from retriever_service.datastore import DraftBatch
-from retriever_service.serving.messages import response_message
+from retriever_service.serving.messages import fill_response
 
 VOCAB = 40
+LARGE_VOCAB = 2**31 - 1
+TOKENS = st.integers(0, VOCAB - 1) | st.sampled_from([127, 128, 16_383, 16_384, LARGE_VOCAB - 1])
 
 
 def asked(queries: int, *, max_nodes: int = 20, max_depth: int = 0) -> pb.RetrieveRequest:
@@ -24,14 +26,14 @@ def asked(queries: int, *, max_nodes: int = 20, max_depth: int = 0) -> pb.Retrie
 @st.composite
 def batches(draw: st.DrawFn) -> DraftBatch:
     queries = draw(st.integers(1, 4))
-    rows = draw(st.lists(st.tuples(st.integers(0, queries - 1), st.lists(st.integers(0, VOCAB - 1), max_size=5))))
-    paths = np.full((len(rows), 5), PAD, np.int32)
+    rows = draw(st.lists(st.tuples(st.integers(0, queries - 1), st.lists(TOKENS, max_size=16))))
+    paths = np.full((len(rows), 16), PAD, np.int32)
     for row, (_, path) in enumerate(rows):
         paths[row, : len(path)] = path
     owners = np.array([owner for owner, _ in rows], np.int64)
     sources = np.array([draw(st.sampled_from([0, 1])) for _ in rows], np.int64)
     weights = np.eye(2)[sources] * 0.5
-    trees = merge(owners, paths, weights, queries, draw(st.integers(1, 20)))
+    trees = merge(owners, paths, weights, queries, draw(st.integers(1, 300)))
     counts = np.zeros((queries, 2), np.int64)
     np.add.at(counts, (owners, sources), 1)
     found = np.minimum(counts, 1)
@@ -40,8 +42,9 @@ def batches(draw: st.DrawFn) -> DraftBatch:
 
 @given(batches())
 def test_drafts_survive_the_wire(batch: DraftBatch):
-    message = pb.RetrieveResponse.FromString(response_message("build", "build", batch, 3e-6).SerializeToString())
-    drafts = drafts_of(message, asked(len(batch.trees)), vocab_size=VOCAB)
+    message = pb.RetrieveResponse()
+    fill_response(message, "build", "build", batch, 3e-6)
+    drafts = drafts_of(message, asked(len(batch.trees), max_nodes=300), vocab_size=LARGE_VOCAB)
     assert (message.timing.queue_us, message.timing.search_us, message.timing.merge_us) == (3, 7, 8)
     for query, draft in enumerate(drafts):
         tree = batch.trees[query]
