@@ -24,6 +24,7 @@ from dresd.peer_access import PeerAccess
 from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
 
+_STREAM = f"/{pb.DESCRIPTOR.services_by_name['Retriever'].full_name}/RetrieveStream"
 _JOIN_S = 2.0
 _USEFUL_S = 1.0
 """A stream that ends sooner and without an answer is not worth another."""
@@ -52,8 +53,19 @@ class Pending:
         self._sent = threading.Lock()
         self._sent.acquire()
 
+    def sent(self) -> bytes:
+        """The request, which is on its way from now on.
+
+        Called when gRPC is about to hand the bytes to its core: whoever waits for the sending goes on while the core
+        sends, and not only when gRPC has heard of that.
+        """
+        self.request.timeout_us = max(1, round((self.deadline - time.monotonic()) * 1e6))
+        content = self.request.SerializeToString()
+        self.note_sent()
+        return content
+
     def note_sent(self) -> None:
-        """The request is on its way."""
+        """The request is on its way, or will never be."""
         with contextlib.suppress(RuntimeError):  # it was on its way on an earlier stream, too
             self._sent.release()
 
@@ -92,6 +104,11 @@ class RetrieveLink:
     def __init__(self, address: str, access: PeerAccess, on_broken: Callable[[RetrieveLink, str], None]) -> None:
         self._channel = RetrieverChannel(address, access)
         self.stub = pb_grpc.RetrieverStub(self._channel.channel)
+        # The stub's own call, but for the hands that serialise. gRPC calls them in the threads that send and receive:
+        # what is told there need not be handed to another thread first.
+        self._retrieve_stream: grpc.StreamStreamMultiCallable[Pending, pb.RetrieveStreamResponse] = (
+            self._channel.channel.stream_stream(_STREAM, Pending.sent, self._arrived)
+        )
         self._on_broken = on_broken
         self._ids = itertools.count(1)
         self._outgoing: queue.SimpleQueue[Pending | None] = queue.SimpleQueue()
@@ -155,7 +172,7 @@ class RetrieveLink:
 
     def _new_stream(self) -> Iterator[pb.RetrieveStreamResponse]:
         try:
-            stream = self.stub.RetrieveStream(self._requests(self._outgoing))
+            stream = self._retrieve_stream(self._requests(self._outgoing))
         except ValueError as error:  # grpc's way to say that the channel is closed
             raise RetrieverUnavailableError("the connection was closed") from error
         self._cancel_stream = stream.cancel
@@ -174,23 +191,20 @@ class RetrieveLink:
             self._channel.read_token()
             return self._new_stream()
 
-    def _requests(self, outgoing: queue.SimpleQueue[Pending | None]) -> Iterator[pb.RetrieveStreamRequest]:
+    def _requests(self, outgoing: queue.SimpleQueue[Pending | None]) -> Iterator[Pending]:
         while (pending := outgoing.get()) is not None:
-            remaining = pending.deadline - time.monotonic()
             # Flow control may hold a request back past its deadline; then nobody wants the answer.
-            if remaining > 0.0:
-                pending.request.timeout_us = max(1, round(remaining * 1e6))
-                yield pending.request
+            if pending.deadline > time.monotonic():
+                yield pending
             else:
                 self._withheld += 1
-            # gRPC asks for the next one as soon as it has sent this one.
-            pending.note_sent()
+                pending.note_sent()
 
     def _read(self, answers: Iterator[pb.RetrieveStreamResponse]) -> None:
         stream: Iterator[pb.RetrieveStreamResponse] | None = answers
         reason = "the server ended the stream"
         try:
-            while stream is not None and self._hand_out(stream):
+            while stream is not None and self._was_useful(stream):
                 stream = self._next_stream()
         except grpc.RpcError as error:
             reason = reason_of(error)
@@ -199,17 +213,22 @@ class RetrieveLink:
         if self._end():
             self._on_broken(self, reason)
 
-    def _hand_out(self, answers: Iterator[pb.RetrieveStreamResponse]) -> bool:
-        """Settles requests as long as the stream lasts; says whether it was of use."""
+    def _arrived(self, content: bytes) -> pb.RetrieveStreamResponse:
+        """Reads an answer and hands it to whoever waits for it."""
+        answer = pb.RetrieveStreamResponse.FromString(content)
+        self._answered += 1
+        with self._lock:
+            pending = self._waiting.pop(answer.request_id, None) if self._waiting is not None else None
+        if pending is not None:
+            pending.settle(answer)
+        return answer
+
+    def _was_useful(self, answers: Iterator[pb.RetrieveStreamResponse]) -> bool:
+        """Whether a stream, which has ended in order when this returns, is worth another."""
         began = time.monotonic()
         any_answer = False
-        for answer in answers:
+        for _ in answers:
             any_answer = True
-            self._answered += 1
-            with self._lock:
-                pending = self._waiting.pop(answer.request_id, None) if self._waiting is not None else None
-            if pending is not None:
-                pending.settle(answer)
         return any_answer or time.monotonic() - began >= _USEFUL_S
 
     def _end(self) -> bool:

@@ -26,7 +26,7 @@ from decoder_client.reducer import KeyReducer
 from decoder_client.retriever_config import RetrieverConfig
 from decoder_client.retriever_errors import RetrieverError, RetrieverMismatchError, RetrieverUnavailableError
 from decoder_client.retriever_stats import CallRecorder, RetrieverStats
-from decoder_client.wire import Draft
+from decoder_client.wire import Draft, compile_checks
 from dresd.identity import ModelIdentity, differences
 from dresd.path_merging import compile_merging
 
@@ -249,6 +249,7 @@ class RetrieverClient:
     def _new_fleet(self, identity: ModelIdentity) -> Fleet:
         if self._closed or self._fleet is not None:
             raise RetrieverError("this retriever client is closed or connected already; create another one")
+        compile_checks()
         compile_merging()
         return Fleet(self._config, identity, self._recorder)
 

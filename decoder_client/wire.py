@@ -6,11 +6,14 @@ Knows the contract and arrays; opens no connection.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dresd.draft_tree import ROOT, DraftTree
+from decoder_client.wire_trees import BAD_MASS, BAD_PARENT, BAD_TOKEN, TOO_DEEP, check_tree
+from dresd.compiled import warm
+from dresd.draft_tree import DraftTree
 from dresd.identity import KeyRecipe, ModelIdentity
 from dresd.v1 import retriever_pb2 as pb
 
@@ -82,6 +85,12 @@ def drafts_of(response: pb.RetrieveResponse, request: pb.RetrieveRequest, *, voc
     return [_draft_of(message, vocab_size, request.max_nodes, max_depth) for message in response.trees]
 
 
+@cache
+def compile_checks() -> None:
+    """Compiles what `drafts_of` calls, or loads it from the cache on disk, so that no answer waits for it."""
+    warm(lambda: check_tree(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((2, 0)), np.zeros(2), 1, 1))
+
+
 def _draft_of(message: pb.DraftTree, vocab_size: int, max_nodes: int, max_depth: int) -> Draft:
     count, sparse = len(message.tokens), message.sparse_masses
     if count > max_nodes:
@@ -91,25 +100,24 @@ def _draft_of(message: pb.DraftTree, vocab_size: int, max_nodes: int, max_depth:
             f"{count} tokens, {len(message.parents)} parents, {len(message.dense_masses)} and {len(sparse)} masses in "
             "a tree"
         )
-    tokens = np.fromiter(message.tokens, np.int64, count)
-    parents = np.fromiter(message.parents, np.int64, count) + ROOT  # 0 on the wire is the root
-    masses = np.zeros((count, 2))
-    masses[:, 0] = message.dense_masses
+    tokens = np.array(message.tokens[:], np.int64)
+    parents = np.array(message.parents[:], np.int64)
+    by_source = np.zeros((2, count))
+    by_source[0] = message.dense_masses[:]
     if sparse:
-        masses[:, 1] = sparse
+        by_source[1] = sparse[:]
     totals = np.array([message.dense_total_mass, message.sparse_total_mass])
-    all_masses = np.append(masses, totals)
-    if not (tokens < vocab_size).all():
-        raise WireError(f"token {int(tokens.max())} in a tree; the vocabulary has {vocab_size}")
-    if not (parents < np.arange(count)).all():
+    fault, detail, *tree = check_tree(tokens, parents, by_source, totals, vocab_size, max_depth)
+    if fault == BAD_TOKEN:
+        raise WireError(f"token {detail} in a tree; the vocabulary has {vocab_size}")
+    if fault == BAD_PARENT:
         raise WireError("a node comes before its parent in a tree")
-    if not (np.isfinite(all_masses).all() and (all_masses >= 0.0).all()):
+    if fault == BAD_MASS:
         raise WireError("a mass in a tree is negative, infinite or NaN")
-    tree = DraftTree(tokens.astype(np.int32), parents.astype(np.int32), masses)
-    if (deepest := int(tree.depths().max(initial=0))) > max_depth:
-        raise WireError(f"a tree is {deepest} deep; {max_depth} were asked for")
+    if fault == TOO_DEEP:
+        raise WireError(f"a tree is {detail} deep; {max_depth} were asked for")
     return Draft(
-        tree=tree,
+        tree=DraftTree(*tree),
         total_masses=totals,
         best_similarity=message.best_similarity,
         longest_match=message.longest_match,
