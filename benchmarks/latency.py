@@ -1,11 +1,14 @@
 """How long one call takes, beside the least it could take: FAISS alone, and gRPC alone.
 
-All in one run and in turn: the search inside this process against FAISS alone on the same lists; whole calls of a
-server process against an echo of the same sizes; and a batch of 32 queries against one.
+All in one run and in turn: the search against FAISS alone on the same lists, inside this process and inside a server
+that waits for each request; whole calls of a server process against an echo of the same sizes; and a batch of 32
+queries against one.
 """
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +19,15 @@ from numpy.typing import NDArray
 
 from benchmarks.echo import STREAM, UNARY
 from benchmarks.queries import NEIGHBORS, NODES, TEMPERATURE, BareSearch, queries_for, request_for
-from benchmarks.servers import Client, Stream, echoing, serving
+from benchmarks.servers import Client, Stream, echoing, serving, serving_beside_faiss
 from benchmarks.timing import Times, in_turn
 from dresd.v1 import retriever_pb2 as pb
 from retriever_service.datastore import Datastore, codecs
 
 BATCH = 32
 _QUERIES = 500
+_WARMING = 50
+"""Calls of each kind that do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +51,11 @@ def measure(path: Path, calls: int) -> Latency:
     with codecs.one_thread():
         inside = _inside(store, calls)
     outside = _outside(path, store, calls)
-    taken = inside | outside
+    taken = inside | outside | _beside_faiss(path, store, calls)
     times = {name: Times.of(microseconds) for name, microseconds in taken.items()}
     pairs = {
         "search and merge / FAISS": ("draft", "FAISS"),
-        "server's own time / FAISS": ("server time", "FAISS"),
+        "draft / FAISS in a server": ("draft in a server", "FAISS in a server"),
         "unary / echo": ("unary", "unary echo"),
         "stream / echo": ("stream", "stream echo"),
         f"batch of {BATCH} / one": (f"stream, {BATCH} queries", "stream"),
@@ -130,3 +135,25 @@ def _outside(path: Path, store: Datastore, calls: int) -> dict[str, NDArray[np.f
     if len(usual.trees) != 1:
         raise RuntimeError("the server answered one query with another number of trees")
     return taken | {"server time": server_times}
+
+
+def _beside_faiss(path: Path, store: Datastore, calls: int) -> dict[str, NDArray[np.float64]]:
+    """FAISS alone, and our search and merge, inside a server that has just read a request."""
+    queries = queries_for(store, _QUERIES)
+    odd = len(queries) - 1 + len(queries) % 2  # so that each query comes to both
+    requests = [request_for(queries.select(np.array([at])), store.manifest.build_id) for at in range(odd)]
+    with tempfile.TemporaryDirectory() as folder:
+        times = Path(folder) / "times.json"
+        with serving_beside_faiss(path, times) as (address, _):
+            client = Client(address)
+            stream = client.stream()
+            for number in range(2 * calls):
+                stream.ask(pb.RetrieveStreamRequest(request_id=number + 1, request=requests[number % len(requests)]))
+            stream.close()
+            client.close()
+        taken = json.loads(times.read_text())
+    warm = min(calls // 2, _WARMING)
+    return {
+        "FAISS in a server": np.array(taken["faiss_us"][warm:]),
+        "draft in a server": np.array(taken["draft_us"][warm:]),
+    }

@@ -30,6 +30,13 @@ def serving(path: Path, *options: str) -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
+def serving_beside_faiss(path: Path, times: Path) -> Iterator[tuple[str, int]]:
+    """The same with FAISS called in turn with its own search; both's times are in a file after its end."""
+    with _process([sys.executable, "-m", "benchmarks.beside", str(path), str(times)]) as started:
+        yield started
+
+
+@contextmanager
 def echoing(response: bytes) -> Iterator[tuple[str, int]]:
     """A server that answers every call with the same bytes; its address and process id."""
     with _process([sys.executable, "-m", "benchmarks.echo", response.hex()]) as started:
