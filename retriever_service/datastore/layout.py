@@ -15,7 +15,7 @@ Both the writer and the reader follow this module; it reads and writes nothing i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,11 +54,16 @@ class TokenLists:
         offsets: int64 [T + 1], the lists of each token.
         centroid_offsets: int64 [T + 1], the centroids of each token's lists: none for a token with one list.
         centroids: float16 [m, dims].
+        centroid_bits: the same as compiled code takes them, which has no type for float16.
     """
 
     offsets: NDArray[np.int64]
     centroid_offsets: NDArray[np.int64]
     centroids: NDArray[np.float16]
+    centroid_bits: NDArray[np.uint16] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "centroid_bits", self.centroids.view(np.uint16))
 
     @staticmethod
     def place_centroids(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -77,7 +82,5 @@ class TokenLists:
         Returns:
             int64 [b, w], -1 for none.
         """
-        lists: NDArray[np.int64] = choose(
-            self.offsets, self.centroid_offsets, self.centroids.view(np.uint16), keys, places, nprobe
-        )
+        lists: NDArray[np.int64] = choose(self.offsets, self.centroid_offsets, self.centroid_bits, keys, places, nprobe)
         return lists

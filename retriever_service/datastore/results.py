@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +39,7 @@ class StoredEntries:
     left_contexts: NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class DraftBatch:
+class DraftBatch(NamedTuple):
     """The drafts of B queries. The two sources are dense neighbours (column 0) and sparse ones (column 1).
 
     Attributes:

@@ -137,7 +137,7 @@ class Segment:
                 self.tokens,
                 of_tokens.offsets,
                 of_tokens.centroid_offsets,
-                of_tokens.centroids.view(np.uint16),
+                of_tokens.centroid_bits,
                 lists.content,
                 lists.rows,
                 lists.code_size,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,8 +46,7 @@ class OpenSegment:
     segment: Segment
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(NamedTuple):
     """What B queries found in the segments searched; the arrays are those of `segment.Found`."""
 
     similarities: NDArray[np.float32]

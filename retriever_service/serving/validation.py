@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import grpc
 import numpy as np
@@ -57,8 +58,7 @@ class Served:
     limits: Limits
 
 
-@dataclass(frozen=True, slots=True)
-class Queries:
+class Queries(NamedTuple):
     """A checked request.
 
     Attributes:
