@@ -24,7 +24,7 @@ class FoldedModel:
     """An acceptance model whose standardisation is folded into its weights.
 
     Attributes:
-        arrays: hidden [h, FEATURES], hidden bias [h], out [h], direct [FEATURES] and bias, for features as they are.
+        arrays: hidden [FEATURES, h], hidden bias [h], out [h], direct [FEATURES] and bias, for features as they are.
         escape: the score of the case that no child follows.
     """
 
@@ -61,7 +61,7 @@ class AcceptanceModel:
         center, scale = self.center.astype(np.float64), self.scale.astype(np.float64)
         hidden, direct = self.hidden.astype(np.float64) / scale[:, None], self.direct.astype(np.float64) / scale
         arrays = (
-            np.ascontiguousarray(hidden.T),
+            np.ascontiguousarray(hidden),
             self.hidden_bias - center @ hidden,
             self.out.astype(np.float64),
             direct,
