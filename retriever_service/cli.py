@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from dresd.command_line import Command, run_command
 from retriever_service.commands import (
+    add,
     build,
     fetch,
     inspect,
@@ -28,6 +29,7 @@ from retriever_service.commands.output import CommandError
 
 COMMANDS = {
     "build": Command("build a datastore from a corpus and a model", build.add_arguments, build.run),
+    "add": Command("add new documents to a datastore, as a new build", add.add_arguments, add.run),
     "merge": Command("join datastores of one key recipe into one", merge.add_arguments, merge.run),
     "prune": Command("make a smaller datastore of what is needed most", prune.add_arguments, prune.run),
     "serve": Command("serve a datastore over gRPC", serve.add_arguments, serve.run),

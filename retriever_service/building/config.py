@@ -56,6 +56,7 @@ class BuildConfig:
         seed: of sampling answers and of choosing what the reducer is fitted on.
         answers_out: file that receives the answers, readable as a corpus again.
         fit_tokens: hidden states the reducer is fitted on (all, if the corpus has fewer).
+        reducer_of: a datastore of the same model and as many dims whose reducer makes the keys; None fits one.
         table_tokens: positions whose likely next tokens go into the token table (all, if there are fewer).
         workers: copies of the model; None is one a GPU, or one for every 4 cores without a GPU.
         threads: cores of each; None shares all of them out.
@@ -81,6 +82,7 @@ class BuildConfig:
     seed: int = 0
     answers_out: Path | None = None
     fit_tokens: int = 32_768
+    reducer_of: Path | None = None
     table_tokens: int = 1_000_000
     workers: int | None = None
     threads: int | None = None
@@ -107,7 +109,7 @@ class BuildConfig:
             raise ConfigError(f"There is no engine {self.engine!r}. Choose one of {', '.join(ENGINES)}.")
         if self.answers_per_prompt > 1 and self.temperature == 0:
             raise ConfigError("Greedy answers to one prompt are all the same. Give a --temperature, too.")
-        if self.fit_tokens <= self.dims:
+        if self.reducer_of is None and self.fit_tokens <= self.dims:
             raise ConfigError(
                 f"--fit-tokens {self.fit_tokens} are too few to fit keys of {self.dims} dimensions. "
                 "Give more of them, or smaller --dims."

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from retriever_service.building import blocks
 from retriever_service.building.answers import AnswersFile, reserved
 from retriever_service.building.config import BuildConfig
 from retriever_service.building.errors import BuildError
+from retriever_service.building.given_reducer import reducer_of
 from retriever_service.building.ingest import Reading
 from retriever_service.building.planning import Totals
 from retriever_service.building.progress import NoProgress, Progress
@@ -94,17 +97,28 @@ def _start(
             f"--dims is {config.dims}, but the model's hidden states have {target.identity.hidden_size} dimensions. "
             "Give that many at most."
         )
+    reducer = None if config.reducer_of is None else reducer_of(config.reducer_of, target.identity, config.dims)
     found = dict(jobs.run_tasks(source.sha256 for source in sources))
     hashes = tuple(found[number] for number in range(len(sources)))
-    job = _job(config, target, sources, hashes, on_gpu=jobs.pool.gpus > 0)
+    job = _job(config, target, sources, hashes, reducer, on_gpu=jobs.pool.gpus > 0)
     folder, goes_on = workspace.open_job(job, restart=config.restart, is_costly=_is_costly)
     if goes_on:
         progress.say("Going on with the work of an interrupted build")
     stages = Stages(folder, config, model, target, jobs, progress, goes_on=goes_on)
+    if reducer is not None and not stages.reducer.exists():
+        blocks.commit(stages.reducer, reducer)
     return _Started(stages, target, sources, hashes)
 
 
-def _job(config: BuildConfig, target: Target, sources: Sequence[Source], hashes: Sequence[str], *, on_gpu: bool) -> Job:
+def _job(
+    config: BuildConfig,
+    target: Target,
+    sources: Sequence[Source],
+    hashes: Sequence[str],
+    reducer: bytes | None,
+    *,
+    on_gpu: bool,
+) -> Job:
     """All that decides what a build computes."""
     answers = {
         "--engine": config.engine,
@@ -126,6 +140,7 @@ def _job(config: BuildConfig, target: Target, sources: Sequence[Source], hashes:
         **(answers if config.respond else {}),
         "--seed": config.seed,
         "--fit-tokens": config.fit_tokens,
+        **({} if reducer is None else {"reducer": hashlib.sha256(reducer).hexdigest()}),
         "--table-tokens": config.table_tokens,
         "processor": "GPU" if on_gpu else "CPU",
         **{f"version of {package}": number for package, number in installed_versions().items()},
@@ -237,7 +252,7 @@ class _Build:
             )
         answers = totals.documents * config.answers_per_prompt
         most = answers * config.max_new_tokens + (totals.tokens if config.prompt_keys else 0)
-        if most <= config.dims:
+        if most <= config.dims and config.reducer_of is None:
             self._refuse(
                 f"{_count(totals.documents, 'prompt')} with answers of at most {config.max_new_tokens} tokens give "
                 f"{most} hidden states at most, but keys of {config.dims} dimensions are fitted on at least "
@@ -248,7 +263,7 @@ class _Build:
         dims = self._config.dims
         if totals.entries == 0:
             self._refuse("The corpus gives no entries: every document is empty or a single token. Give longer texts.")
-        if totals.entries <= dims:
+        if totals.entries <= dims and self._config.reducer_of is None:
             self._refuse(
                 f"The corpus gives {totals.entries} hidden states, but keys of {dims} dimensions are fitted on at "
                 f"least {dims + 1}. Give more text, or smaller --dims."

@@ -7,7 +7,7 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dresd.argument_types import any_number, non_empty, some_path, whole_number
 from dresd.command_line import UsageError
@@ -52,6 +52,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--skip-bad", action="store_true", help="leave out records that are malformed, as damaged ones always are"
     )
+    parser.add_argument(
+        "--reducer-of", type=some_path, metavar="DIR", help="make keys as this datastore does, to merge the two later"
+    )
+    add_answer_options(parser)
+    work = add_work_options(parser)
+    work.add_argument(
+        "--dry-run", action="store_true", help="print what the build would take, from a sample, and write nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def add_answer_options(parser: argparse.ArgumentParser) -> None:
+    """Declares what is asked of the model where it answers."""
     answers = parser.add_argument_group("answers of the model itself")
     answers.add_argument(
         "--respond", action="store_true", help="let the model answer the prompts, and store its answers"
@@ -66,6 +79,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     answers.add_argument(
         "--answers-out", type=some_path, metavar="FILE", help="also write the answers here, as a corpus .jsonl"
     )
+
+
+def add_work_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Declares how the work is shared out."""
     work = parser.add_argument_group("how the work is done")
     work.add_argument("--seed", type=whole_number, default=0, metavar="N", help="of all that is random; default: 0")
     work.add_argument(
@@ -80,19 +97,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     work.add_argument(
         "--ray-address", metavar="ADDRESS", help="of a running Ray cluster (auto: this machine's); default: none"
     )
-    work.add_argument(
-        "--dry-run", action="store_true", help="print what the build would take, from a sample, and write nothing"
-    )
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    return work
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Builds, and prints a summary to stdout."""
+def answering_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Those given of the answers; raises UsageError where the model answers nothing."""
     answering = {name: getattr(arguments, name) for name in _ANSWERING}
     given = {name: value for name, value in answering.items() if value is not None}
     if given and not arguments.respond:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UsageError(f"{names}: only where the model answers. Add --respond, or leave it out.")
+    return given
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Builds, and prints a summary to stdout."""
+    given = answering_options(arguments)
     from retriever_service.building.config import BuildConfig, ConfigError
     from retriever_service.building.job import build
     from retriever_service.building.progress import TerminalProgress
@@ -111,13 +131,14 @@ def run(arguments: argparse.Namespace) -> int:
             respond=arguments.respond,
             seed=arguments.seed,
             fit_tokens=arguments.fit_tokens,
+            reducer_of=arguments.reducer_of,
             table_tokens=arguments.table_tokens,
             skip_bad=arguments.skip_bad,
             restart=arguments.restart,
             workers=arguments.workers,
             threads=arguments.threads,
             ray_address=arguments.ray_address,
-            command=recorded_command(_paths(arguments)),
+            command=recorded_command(paths_of(arguments)),
             **given,
         )
         if arguments.dry_run:
@@ -186,6 +207,7 @@ def _hours(hours: float, tokens_per_s: int, processor: str) -> str:
     return f"{work} at {tokens_per_s:,} tokens/s each, of which there are {processor.partition(' ')[0]}"
 
 
-def _paths(arguments: argparse.Namespace) -> set[Path]:
-    paths = {*map(Path, arguments.corpus), arguments.out, arguments.answers_out}
+def paths_of(arguments: argparse.Namespace) -> set[Path]:
+    """The files and folders among the arguments of a build."""
+    paths = {*map(Path, arguments.corpus), arguments.out, arguments.answers_out, arguments.reducer_of}
     return {*paths, Path(arguments.model)} if Path(arguments.model).is_dir() else paths

@@ -34,6 +34,7 @@ from retriever_service.datastore.manifest import (
     read_manifest,
     write_manifest,
 )
+from retriever_service.datastore.reducer_file import read_reducer
 from retriever_service.datastore.results import DraftBatch, Neighbors, StoredEntries
 from retriever_service.datastore.routing import assign_tokens, save_routing, split_entries
 from retriever_service.datastore.store import Datastore, OpenSegment
@@ -90,6 +91,7 @@ __all__ = [
     "other_keys",
     "publish",
     "read_manifest",
+    "read_reducer",
     "save_routing",
     "save_token_table",
     "segment_directory",

@@ -89,7 +89,7 @@ class TuningRecord(_Record):
 
 
 class PartitionRecord(_Record):
-    """A partition is a list of segments (today one; none when it holds no entries)."""
+    """A partition is a list of segments: one of a build with entries there, and one more of each addition to it."""
 
     index: Count
     segments: list[SegmentRecord]

@@ -1,7 +1,8 @@
 """Writing one segment: the entries of a partition in list order, with their index.
 
 Entries come in batches and wait on disk, so memory holds the coded keys and a few numbers an entry, not the entries.
-Equal input gives equal bytes. This module must not know where entries come from.
+Equal input gives equal bytes; with a GPU, but for where its clusters lie. This module must not know where entries come
+from.
 """
 
 from __future__ import annotations

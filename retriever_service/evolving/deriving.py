@@ -119,14 +119,10 @@ def build_id_of(inherited: Manifest, files: dict[str, FileRecord], partitions: S
 
 def joined_corpora(parts: Sequence[CorpusProvenance]) -> CorpusProvenance:
     """What the entries of several datastores were made from; a file that is in several counts once for each."""
+    counts = [name for name in CorpusProvenance.model_fields if name != "files"]
     return CorpusProvenance(
         files=[file for part in parts for file in part.files],
-        documents=sum(part.documents for part in parts),
-        tokens=sum(part.tokens for part in parts),
-        skipped=sum(part.skipped for part in parts),
-        split=sum(part.split for part in parts),
-        duplicates=sum(part.duplicates for part in parts),
-        bad=sum(part.bad for part in parts),
+        **{name: sum(getattr(part, name) for part in parts) for name in counts},
     )
 
 

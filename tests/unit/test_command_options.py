@@ -27,6 +27,7 @@ REQUIRED = {
     "fetch": ["./no-remote", "./no-folder/root"],
     "reload": ["127.0.0.1:1"],
     "status": ["127.0.0.1:1"],
+    "add": ["./no-store", "--model", "./no-model", "--corpus", "./no-corpus.txt", "--out", "./no-folder/store"],
     "merge": ["./no-store", "./no-other-store", "--out", "./no-folder/store"],
     "prune": ["./no-store", "--max-entries", "10", "--out", "./no-folder/store"],
     "inspect": ["./no-store"],
@@ -69,6 +70,7 @@ WRONG: dict[str, list[str]] = {
     "k8s-values --partitions": [*LIMITED, "4097"],
     "url": [""], "--every": [*REAL, "0"], "--keep": COUNTS, "fetch --partitions": ["", "-1", "x", "0,", "9" * 30],
     "merge --partitions": LIMITED, "merge --seed": [*SEEDS, "9" * 30],
+    "reducer_of": PATHS, "--reducer-of": PATHS,
     "--max-entries": COUNTS, "prune --seed": [*SEEDS, "9" * 30], "--similarity": [*REAL, "1.01"],
     "root": PATHS, "build": PATHS, "address": ADDRESSES,
     "--peers": ["", "nonsense", "a:1,nonsense", "a:65536", "file:", "dns:///"], "--admin-listen": ADDRESSES,
@@ -114,7 +116,7 @@ def test_a_value_that_is_never_right_is_wrong_usage(
 ) -> None:
     for value in wrong_values(command, option):
         if option.startswith("--"):
-            arguments = [*REQUIRED[command], *(TOGETHER.get(option, []) if command == "build" else [])]
+            arguments = [*REQUIRED[command], *(TOGETHER.get(option, []) if command in ("add", "build") else [])]
             arguments.append(f"{option}={value}")
         else:
             positions = [one for name, one in POSITIONAL if name == command]
