@@ -64,6 +64,8 @@ def _lines(inspection: Inspection, manifest: Manifest) -> Iterator[str]:
     yield f"             weights {model.weights_fingerprint[:16]}, tokenizer {model.tokenizer_hash[:16] or 'none'}"
     read = f"{corpus.documents:,} documents, {corpus.tokens:,} tokens"
     yield f"  corpus     {read}; {corpus.skipped:,} skipped, {corpus.split:,} split"
+    if corpus.duplicates or corpus.bad:
+        yield f"             {corpus.duplicates:,} equal to another, {corpus.bad:,} records could not be read"
     for file in corpus.files:
         length = human_bytes(file.size)
         yield f"             {file.name}: {file.documents:,} documents, {length}, sha256 {file.sha256[:16]}"

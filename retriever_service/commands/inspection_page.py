@@ -175,7 +175,10 @@ def _corpus(manifest: Manifest) -> Markup:
         [isolated(file.name), text(f"{file.documents:,}"), text(human_bytes(file.size)), text(file.sha256[:16])]
         for file in corpus.files[:_MOST_ROWS]
     ]
-    about = f"{corpus.documents:,} documents, {corpus.skipped:,} of them skipped and {corpus.split:,} split."
+    about = (
+        f"{corpus.documents:,} documents; {corpus.duplicates:,} of them equal another, {corpus.skipped:,} skipped "
+        f"and {corpus.split:,} split. {corpus.bad:,} records could not be read."
+    )
     if len(corpus.files) > _MOST_ROWS:
         about += f" The first {_MOST_ROWS} of {len(corpus.files):,} files:"
     return section("Corpus", prose(about), table("Files", ["file", "documents", "size", "sha256"], rows))
