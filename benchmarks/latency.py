@@ -56,6 +56,7 @@ def measure(path: Path, calls: int) -> Latency:
     pairs = {
         "search and merge / FAISS": ("draft", "FAISS"),
         "draft / FAISS in a server": ("draft in a server", "FAISS in a server"),
+        "server time / FAISS in a server": ("server time", "FAISS in a server"),
         "unary / echo": ("unary", "unary echo"),
         "stream / echo": ("stream", "stream echo"),
         f"batch of {BATCH} / one": (f"stream, {BATCH} queries", "stream"),
