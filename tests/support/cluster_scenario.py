@@ -133,6 +133,7 @@ def production(folder: Path) -> None:
     assert decoder.heard()["tokens"] == plain
     decodes()
     assert decoder.fresh()["drafted"] > 0
+    assert "first" in cluster.pods[0].execute("status", "127.0.0.1:50052")
     print("applied", flush=True)
 
     changed = overlay.documents(QUEUE_SIZE="128")

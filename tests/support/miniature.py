@@ -61,13 +61,23 @@ class RetrieverPod:
     def run(self, name: str) -> subprocess.Popen[str]:
         """Starts one of its containers, for the first time or again."""
         container = self._containers[name]
-        environment = _environment(container, self.ordinal)
-        command = [sys.executable, "-m", "retriever_service.cli", *container.arguments(environment)]
+        arguments = container.arguments(_environment(container, self.ordinal))
+        self._processes[name] = self._start(container, arguments)
+        return self._processes[name]
+
+    def execute(self, *arguments: str) -> str:
+        """`kubectl exec POD -c retriever -- dresd-retriever ...`: what it prints."""
+        process = self._start(self._containers["retriever"], arguments)
+        output, _ = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, self.log("retriever")
+        return output
+
+    def _start(self, container: Container, arguments: Sequence[str]) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "retriever_service.cli", *arguments]
         volumes = [self._volume(mount) for mount in container.spec["volumeMounts"]]
         if "bucket" in self._outside:
             volumes.append(Volume(self._outside["bucket"], "/bucket", read_only=True))
-        self._processes[name] = self._net.start(container, command, environment, volumes)
-        return self._processes[name]
+        return self._net.start(container, command, _environment(container, self.ordinal), volumes)
 
     def is_ready(self) -> bool:
         """What the readiness probe finds."""
