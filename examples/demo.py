@@ -91,11 +91,14 @@ def main() -> int:
     parser.add_argument("--nodes", default="8", help="node budgets, comma-separated (default: %(default)s)")
     parser.add_argument("--json", metavar="OUT", help="also write every measurement to this file")
     parser.add_argument("--html", metavar="OUT", help="also write a report to this file")
+    parser.add_argument("--build-only", action="store_true", help="make model and datastore, and decode nothing")
     arguments = parser.parse_args()
 
     started = time.monotonic()
     model = prepare_model()
     datastore, answers = build_datastore(model)
+    if arguments.build_only:
+        return 0
     with served(datastore) as address:
         command = [str(BIN / "dresd-decoder"), "bench", "--model", str(model), "--retriever", address]
         command += ["--prompts", str(TEST), "--max-new-tokens", MAX_NEW_TOKENS]

@@ -96,9 +96,12 @@ class TinyWorld:
 MAX_NEW_TOKENS = 24
 
 
-def tiny_world(folder: Path) -> TinyWorld:
-    """The datastore holds answers to prompts like those of the traces, so that drafts from it are accepted at times."""
-    model = save_tiny_model("llama", folder / "model")
+def tiny_world(folder: Path, **model_options: int) -> TinyWorld:
+    """The datastore holds answers to prompts like those of the traces, so that drafts from it are accepted at times.
+
+    `model_options`: of `save_tiny_model`.
+    """
+    model = save_tiny_model("llama", folder / "model", **model_options)
     target = load_target_model(model)
     random = np.random.default_rng(1)
     prompts = [[int(token) for token in random.integers(60, 70, size=6)] for _ in range(5)]

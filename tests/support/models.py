@@ -59,7 +59,13 @@ def tiny_tokenizer(*, first_id: int = 0, chat: bool = True) -> PreTrainedTokeniz
 
 
 def tiny_model(
-    architecture: str, *, vocab_size: int, hidden_size: int = 32, max_length: int = 256, eos_token_id: int | None = None
+    architecture: str,
+    *,
+    vocab_size: int,
+    hidden_size: int = 32,
+    head_dim: int = 8,
+    max_length: int = 256,
+    eos_token_id: int | None = None,
 ) -> PreTrainedModel:
     """Two layers in evaluation mode, float32, from torch's current random state."""
     common = {"vocab_size": vocab_size, "bos_token_id": None, "eos_token_id": eos_token_id, "initializer_range": 0.3}
@@ -69,7 +75,7 @@ def tiny_model(
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 8,
+        "head_dim": head_dim,
         "max_position_embeddings": max_length,
         "pad_token_id": None,
     }
@@ -96,6 +102,7 @@ def save_tiny_model(
     *,
     seed: int = 0,
     hidden_size: int = 32,
+    head_dim: int = 8,
     max_length: int = 256,
     chat: bool = True,
 ) -> Path:
@@ -108,6 +115,7 @@ def save_tiny_model(
             architecture,
             vocab_size=len(tokenizer) + 5,
             hidden_size=hidden_size,
+            head_dim=head_dim,
             max_length=max_length,
             eos_token_id=tokenizer.eos_token_id,
         )

@@ -19,7 +19,7 @@ from vllm.distributed import get_tensor_model_parallel_rank
 from decoder_client.checkpoint import UNKNOWN, identity_of_checkpoint
 from decoder_client.drafting import MixtureConfig, MixtureDrafter, RetrievalConfig
 from decoder_client.drafting.mixture import MixtureSession
-from decoder_client.engines.vllm import hook
+from decoder_client.engines.vllm import cpu_repairs, hook
 from decoder_client.engines.vllm.engine_step import EngineStep
 from decoder_client.engines.vllm.prometheus import SharedCounters, show
 from decoder_client.engines.vllm.settings import ProposerSettings
@@ -51,6 +51,8 @@ class DresdProposer:
         """
         check_version(vllm.__version__)
         hook.install()
+        if vllm_config.device_config.device_type == "cpu":
+            cpu_repairs.repair()
         self.retriever: RetrieverClient | None = None
         self._steps: StepDrafter[MixtureSession] | None = None
         self._shared: SharedCounters | None = None
@@ -87,6 +89,11 @@ class DresdProposer:
     def totals(self) -> GenerationStats:
         """What drafting cost and gained so far."""
         return GenerationStats() if self._steps is None else self._steps.totals
+
+    @property
+    def num_sessions(self) -> int:
+        """Requests that something is kept of."""
+        return 0 if self._steps is None else self._steps.num_sessions
 
     def propose_step(self, step: EngineStep, known: Collection[str]) -> list[list[int]]:
         """See `hook.StepProposer`."""

@@ -2,9 +2,9 @@
 
 A node budget (see `drafting.budget`) for passes that many requests share: their likeliest draft tokens compete for
 places, whoever they belong to. With R tokens a second in the long run, the best number of draft tokens maximises
-expected tokens - R * time. What was really gained decides, for about this number of requests, whether to go on; where
-it does not pay, it is tried in one step of 64 at last, so that an engine under load is as fast as without drafts.
-Passes without drafts are measured now and then, because the comparison is with them. Knows numbers only.
+expected tokens - R * time. What was really gained decides, for about this number of requests, whether to go on (see
+`pays`), so that an engine under load is as fast as without drafts. Passes without drafts are measured now and then,
+because the comparison is with them. Knows numbers only.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from decoder_client.drafting.gate import Gate
 from decoder_client.engines.vllm.pass_times import PassTimes
+from decoder_client.engines.vllm.pays import Pays
 
 _FIRST_PLAIN = 2
 """Passes without drafts before the first with drafts, for every number of requests."""
@@ -23,8 +23,8 @@ _REFRESH = 50
 """Steps with drafts until the next pass without."""
 _MEMORY = 64
 """Steps that the rate of tokens is one of."""
-_TRIAL = 0.02
-"""A trial after steps without drafts may make a pass longer by this share of their time."""
+_TRIAL = 1.0
+"""On trial, drafts may make a pass longer by this share of its time without."""
 
 
 class _Rate:
@@ -50,13 +50,9 @@ class BatchSwitch:
         """`adaptive` False drafts always, and as much as may be."""
         self._adaptive = adaptive
         self._times = PassTimes()
-        self._gates: dict[int, Gate] = {}
+        self._judged: dict[int, Pays] = {}
         self._rates: dict[int, _Rate] = {}
         self._since_plain: dict[int, int] = {}
-        # By the same: seconds without drafts because those do not pay, since the latest trial.
-        self._paused_s: dict[int, float] = {}
-        self._is_paused = False
-        self._trial_s = float("inf")
         self._requests = 1
         self._is_open = False
         self._draft_s = 0.0
@@ -71,17 +67,14 @@ class BatchSwitch:
         draft_s, self._draft_s = self._draft_s, 0.0
         at = _size(requests)
         self._rates.setdefault(at, _Rate()).add(tokens, seconds + draft_s)
-        if self._is_paused:
-            self._paused_s[at] = self._paused_s.get(at, 0.0) + seconds
         plain = self._times.plain(requests)
         if plain is not None and (draft_s or extra):
             gain_s = (tokens - requests) * plain / requests
-            self._gate(requests).record(gain_s, seconds - plain + draft_s)
+            self._pays(requests).record(gain_s, seconds - plain + draft_s)
 
     def enter(self, requests: int) -> bool:
         """A step of `requests` requests is to be drafted for, or not: says which."""
         self._requests = requests
-        self._is_paused, self._trial_s = False, float("inf")
         self._is_open = self._decide(requests)
         return self._is_open
 
@@ -95,16 +88,13 @@ class BatchSwitch:
         if self._times.plain_count(requests) < _FIRST_PLAIN:
             return False
         at = _size(requests)
-        if not self._gate(requests).opens():
-            self._is_paused = True
+        if not self._pays(requests).opens():
             return False
-        if paused_s := self._paused_s.pop(at, 0.0):
-            self._trial_s = _TRIAL * paused_s
         self._since_plain[at] = (self._since_plain.get(at, 0) + 1) % _REFRESH
         return self._since_plain[at] != 0
 
-    def _gate(self, requests: int) -> Gate:
-        return self._gates.setdefault(_size(requests), Gate())
+    def _pays(self, requests: int) -> Pays:
+        return self._judged.setdefault(_size(requests), Pays())
 
     # What the drafter asks, see `NodeBudget`
 
@@ -139,7 +129,9 @@ class BatchSwitch:
         order = np.argsort(-np.concatenate(probabilities), kind="stable")
         gains = np.concatenate([[0.0], np.cumsum(np.concatenate(probabilities)[order])])
         times = self._times.seconds(self._requests, len(owners))
-        worth = np.where(times - times[0] <= self._trial_s, gains - times * self._rate, -np.inf)
+        worth = gains - times * self._rate
+        if self._pays(self._requests).on_trial:
+            worth[times > (1.0 + _TRIAL) * times[0]] = -np.inf
         best = int(worth.argmax())
         chosen: list[int] = np.bincount(owners[order[:best]], minlength=len(counts)).tolist()
         return chosen
