@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,21 +59,31 @@ def _run(folder: Path, options: argparse.Namespace) -> int:
     whole_s = time.monotonic() - begun
     print(f"undisturbed: {whole_s:.0f} s")
     chance = random.Random(options.seed)  # noqa: S311 - repeatable
-    out = folder / "store"
-    kills = starts = 0
+    expected = contents(folder / "undisturbed")
+    kills = rounds = differing = 0
+    while kills < options.kills:
+        out = folder / "store"
+        kills += _build_and_kill(build, out, chance, options.kills - kills, whole_s)
+        rounds += 1
+        differing += contents(out) != expected
+        shutil.rmtree(out)
+    same = "byte for byte the undisturbed one" if not differing else f"ANOTHER in {differing} of them"
+    print(f"{kills} kills in {rounds} builds: the datastore is {same}")
+    return 1 if differing else 0
+
+
+def _build_and_kill(build: list[str | Path], out: Path, chance: random.Random, most: int, whole_s: float) -> int:
+    """Runs the command until the datastore is there; returns how often something was killed meanwhile."""
+    kills = 0
     while not out.exists():
         process = start_retriever(*build, "--out", out)
-        starts += 1
-        while process.poll() is None:
-            if ended_within(process, chance.uniform(0.5, max(whole_s / 2, 3.0))) or kills >= options.kills:
-                break
-            kills += _kill(process, chance, folder)
+        while kills < most and not ended_within(process, chance.uniform(0.2, max(whole_s / 3, 3.0))):
+            kills += _kill(process, chance, out.parent)
         _, errors = process.communicate()
-        ended = [line for line in errors.splitlines() if line.startswith("error: ")]
-        print(f"start {starts} ended with {process.returncode}" + "".join(f": {line[:160]}" for line in ended))
-    same = contents(out) == contents(folder / "undisturbed")
-    print(f"{kills} kills, {starts} starts: the datastore is {'byte for byte the same' if same else 'ANOTHER'}")
-    return 0 if same else 1
+        lines = [line for line in errors.splitlines() if line.strip()]
+        ended = [line for line in lines if line.startswith("error: ")] or lines[-1:] if process.returncode else []
+        print(f"  the build ended with {process.returncode}" + "".join(f": {line[:200]}" for line in ended), flush=True)
+    return kills
 
 
 def _kill(process: subprocess.Popen[str], chance: random.Random, folder: Path) -> int:
@@ -84,7 +95,7 @@ def _kill(process: subprocess.Popen[str], chance: random.Random, folder: Path) -
         return 0
     blocks = len(list(folder.glob(".store.building/*/*/*.block")))
     os.kill(chance.choice(victims), signal.SIGKILL)
-    print(f"killed {kind} with {blocks} blocks committed", flush=True)
+    print(f"  killed {kind} with {blocks} blocks committed", flush=True)
     return 1
 
 

@@ -21,6 +21,8 @@ from retriever_service.building.signals import signals_held
 # Only counts and sentences pass through Ray's object store.
 _OBJECT_STORE_BYTES = 128 << 20
 _CONNECT_TIMEOUT_S = 10
+_LOST_AFTER_S = 10
+"""A Ray of our own whose store of names dies will not come back, as a cluster's may."""
 
 
 @contextmanager
@@ -77,10 +79,16 @@ def _start(address: str | None) -> Path | None:
     """Starts or joins Ray; returns the folder of the session if it is ours."""
     import ray
 
-    own = {} if address else {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+    own = {
+        "include_dashboard": False,
+        "object_store_memory": _OBJECT_STORE_BYTES,
+        "_system_config": {"gcs_rpc_server_reconnect_timeout_s": _LOST_AFTER_S},
+    }
     try:
-        context = ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+        context = ray.init(
+            address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **({} if address else own)
+        )
+    except Exception as error:  # Ray raises nothing more special where a node does not start in time
         raise BuildError(
             f"Cannot reach Ray at {address!r}: {first_line(error)} Is the cluster of the same Ray version?"
             if address
