@@ -14,12 +14,12 @@ from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import codec_sizes, growth, peers, throughput
+from benchmarks import codec_sizes, growth, overload, peers, throughput
 from benchmarks.report import Results, as_html, as_text
 from benchmarks.stores import Spec, datastore
 from decoder_client.cache_folder import cache_folder
 
-PARTS = ("sizes", "codecs", "peers", "throughput", "partitions")
+PARTS = ("sizes", "codecs", "peers", "throughput", "partitions", "overload")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,6 +48,10 @@ def main(arguments: list[str] | None = None) -> int:
         _say("partitions")
         paths = [datastore(folder, Spec(main_size, partitions=number))[0] for number in options.partitions]
         results.partitions = throughput.against_partitions(paths, max(options.streams), options.seconds)
+    if "overload" in options.parts:
+        _say("overload")
+        path, _ = datastore(folder, Spec(main_size))
+        results.overloads = overload.measure(path, options.seconds)
     print(as_text(results))
     if options.json is not None:
         options.json.write_text(json.dumps(asdict(results), indent=1) + "\n")

@@ -13,6 +13,7 @@ import numpy as np
 from benchmarks.codec_sizes import CodecSize
 from benchmarks.growth import Size
 from benchmarks.load import Load
+from benchmarks.overload import Overload
 from benchmarks.peers import Peer
 from benchmarks.throughput import Partitioned
 from benchmarks.timing import Times
@@ -42,6 +43,7 @@ class Results:
     faiss_per_s: float | None = None
     loads: list[Load] = field(default_factory=list)
     partitions: list[Partitioned] = field(default_factory=list)
+    overloads: list[Overload] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,19 @@ def tables(results: Results) -> Iterator[Table]:
             (str(each.partitions), str(each.load.streams), f"{each.load.queries_per_s:,.0f}",
              f"{each.load.times.median:,.0f}", f"{each.load.server_us:,.0f}")
             for each in results.partitions
+        ],
+    )  # fmt: skip
+    yield Table(
+        "Overload: requests a second; times from when a request was due",
+        ("queries/request", "of the saturating load", "due", "accepted", "refused", "given up", "median ms", "99% ms",
+         "sender late by (99%), ms"),
+        [
+            (str(each.batch), f"{one.rate / each.saturating:.1f}",
+             *(f"{count / one.seconds:,.0f}" for count in (one.due, one.accepted, one.refused)),
+             f"{(one.due - one.accepted - one.refused) / one.seconds:,.0f}",
+             f"{one.p50_ms:,.1f}", f"{one.p99_ms:,.1f}", f"{one.behind_ms:,.1f}")
+            for each in results.overloads
+            for one in each.offered
         ],
     )  # fmt: skip
 

@@ -1,8 +1,8 @@
 """Runs searches on a fixed number of threads, with a bounded queue before them, or at once where that is quicker.
 
-Handing a search to a thread and its result back takes longer than a short search does. So while searches are short and
-nothing else runs, one is done on the event loop's own thread. Used from one event loop. Knows neither messages nor
-what a search is: it runs a function, or refuses to.
+Handing a search to a thread and its result back takes several times longer than a short search does, and so does
+turning it away. So as long as small searches prove short, they are done on the event loop's own thread. Used from one
+event loop. Knows neither messages nor what a search is: it runs a function, or refuses to.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from retriever_service.serving.search_queue import ExpiredError, QueueFullError, SearchQueue
+
+__all__ = ["ExpiredError", "QueueFullError", "SearchPool"]
+
 T = TypeVar("T")
 
 _SHORT_S = 0.5e-3
 """A search that usually takes less may hold up the event loop."""
-_KNOWN_AFTER = 16
-"""Searches after which is known what they usually take."""
+_LONGEST_S = 2.0 * _SHORT_S
+"""What a longer one counts for: one that another process took the processor from says nothing of the next."""
 _NEWEST_COUNTS = 0.2
-"""Weight of the newest search in what they usually take: one that waits for a disk ends the trust for a dozen."""
-
-
-class QueueFullError(Exception):
-    """As many searches run and wait as may."""
-
-
-class ExpiredError(Exception):
-    """The caller stopped waiting before the search began."""
+"""Weight of the newest search in what they usually take: some in a row that wait for a disk end the trust."""
+_FIRST, _AGAIN = 16, 64
+"""Small searches in threads before one is tried at once: of a server that has just started, and after a long one.
+How long those in threads take is not looked at: most of it would be waiting for the interpreter, all the more the
+busier the server is, and a server that was busy once would stay slow."""
 
 
 class SearchPool:
@@ -38,55 +38,62 @@ class SearchPool:
     Args:
         threads: searches that run at the same time.
         queue_size: searches that may wait.
+        clock: seconds, monotonic.
 
     Attributes:
         running: searches that have a thread now.
-        waiting: searches that wait for one.
     """
 
-    def __init__(self, threads: int, queue_size: int) -> None:
+    def __init__(self, threads: int, queue_size: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._executor = ThreadPoolExecutor(threads, "dresd-search")
-        self._free = asyncio.Semaphore(threads)
-        self._queue_size = queue_size
+        self._queue = SearchQueue(threads, queue_size, clock)
+        self._clock = clock
         self._usual_s = 0.0
-        self._searches = 0
+        self._in_threads_first = _FIRST
         self.running = 0
-        self.waiting = 0
+
+    @property
+    def waiting(self) -> int:
+        """Searches that wait for a thread."""
+        return len(self._queue)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a search that is not run at once would be refused."""
+        return self._queue.is_full
 
     @property
     def runs_at_once(self) -> bool:
         """Whether the next small `run` is done when it is called, without anything to wait for."""
-        is_short = self._searches >= _KNOWN_AFTER and self._usual_s < _SHORT_S
-        return is_short and self.running == 0 and self.waiting == 0
+        return self._in_threads_first == 0
 
     async def run(self, search: Callable[[], T], deadline: float | None, *, is_small: bool = True) -> tuple[T, float]:
         """Runs `search` in a search thread. Cancelling the caller gives up a place in the queue at once.
 
         Args:
             search: the work; it may not be interrupted once it runs.
-            deadline: on `time.monotonic`'s clock; None is never.
+            deadline: on the clock; None is never.
             is_small: it is no more work than others usually are.
 
         Returns:
             What `search` returned, and the seconds it waited in the queue.
 
         Raises:
-            QueueFullError: before waiting.
+            QueueFullError: as many wait as may.
             ExpiredError: the deadline passed before the search began; it never ran.
         """
-        arrived = time.monotonic()
-        if is_small and self.runs_at_once:
+        arrived = self._clock()
+        if is_small and self._in_threads_first == 0:
             if deadline is not None and arrived >= deadline:
                 raise ExpiredError
-            return self._timed(search), 0.0
-        await self._take_thread()
-        began = time.monotonic()
-        if deadline is not None and began >= deadline:
-            self._free.release()
-            raise ExpiredError
+            return self._run_at_once(search, arrived), 0.0
+        await self._queue.take_thread(deadline)
+        began = self._clock()
         self.running += 1
+        if is_small:
+            self._in_threads_first = max(0, self._in_threads_first - 1)
         loop = asyncio.get_running_loop()
-        future = self._executor.submit(self._timed, search)
+        future = self._executor.submit(search)
         found: asyncio.Future[T] = loop.create_future()
 
         def hand_over(done: Future[T]) -> None:
@@ -97,18 +104,18 @@ class SearchPool:
         future.add_done_callback(hand_over)
         return await found, began - arrived
 
-    def _timed(self, search: Callable[[], T]) -> T:
-        began = time.monotonic()
+    def _run_at_once(self, search: Callable[[], T], began: float) -> T:
         try:
             return search()
         finally:
-            # Threads may overwrite each other's news, which does no harm.
-            self._usual_s += _NEWEST_COUNTS * (time.monotonic() - began - self._usual_s)
-            self._searches += 1
+            took_s = min(self._clock() - began, _LONGEST_S)
+            self._usual_s += _NEWEST_COUNTS * (took_s - self._usual_s)
+            if self._usual_s >= _SHORT_S:
+                self._usual_s, self._in_threads_first = 0.0, _AGAIN
 
     def _finish(self, done: Future[T], found: asyncio.Future[T]) -> None:
         # The thread is free only now, which may be long after a caller that was cancelled.
-        self._free.release()
+        self._queue.give_thread()
         self.running -= 1
         if found.done():
             return
@@ -118,18 +125,6 @@ class SearchPool:
             found.set_exception(error)
         else:
             found.set_result(done.result())
-
-    async def _take_thread(self) -> None:
-        if not self._free.locked():
-            await self._free.acquire()
-            return
-        if self.waiting >= self._queue_size:
-            raise QueueFullError
-        self.waiting += 1
-        try:
-            await self._free.acquire()
-        finally:
-            self.waiting -= 1
 
     def close(self) -> None:
         """Starts no more searches; those that run end by themselves."""

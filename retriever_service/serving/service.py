@@ -194,8 +194,9 @@ class RetrieverService(pb_grpc.RetrieverServicer):
 
     def _answers_at_once(self, request: pb.RetrieveStreamRequest | None) -> bool:
         """Whether `_answer_streamed` has nothing to wait for: no thread, no peer."""
-        is_small = request is not None and _is_small(request.request)
-        return is_small and self._forwarding is None and self._pool.runs_at_once
+        if request is not None and _is_small(request.request) and self._pool.runs_at_once:
+            return self._forwarding is None
+        return self._pool.is_full
 
     async def _answer_streamed(self, request: pb.RetrieveStreamRequest | None) -> pb.RetrieveStreamResponse:
         message = message_of(request)
@@ -237,6 +238,10 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         response: pb.RetrieveResponse,
     ) -> None:
         build = collection.build(request.build_id)
+        is_small = _is_small(request)
+        if self._pool.is_full and not (is_small and self._pool.runs_at_once):
+            # Before the work of looking at the request: a server with too much to do must refuse cheaply.
+            raise _overloaded()
         queries = check(request, build.served)
         away = (
             None
@@ -245,7 +250,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         )
         build.in_flight += 1
         try:
-            batch, waited = await self._search_here(build, queries, deadline, is_small=_is_small(request))
+            batch, waited = await self._search_here(build, queries, deadline, is_small=is_small)
             fill_response(response, build.build_id, collection.build("").build_id, batch, waited)
             if away is not None:
                 await away.merge_into(response)
@@ -284,9 +289,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         try:
             return await self._pool.run(search, deadline, is_small=is_small)
         except QueueFullError:
-            raise RefusedError(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, "the search queue is full; ask less often or of another server"
-            ) from None
+            raise _overloaded() from None
         except ExpiredError:
             raise RefusedError(
                 grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed before the search began; nothing was searched"
@@ -309,6 +312,12 @@ class RetrieverService(pb_grpc.RetrieverServicer):
 def _is_small(request: pb.RetrieveRequest) -> bool:
     neighbors = request.num_queries * (request.neighbors + request.sparse_neighbors)
     return neighbors <= _FEW_NEIGHBORS and request.nprobe == 0
+
+
+def _overloaded() -> RefusedError:
+    return RefusedError(
+        grpc.StatusCode.RESOURCE_EXHAUSTED, "the search queue is full; ask less often or of another server"
+    )
 
 
 def _draining() -> RefusedError:

@@ -34,8 +34,13 @@ def test_the_program_measures_everything_and_writes_it(tmp_path, capsys):
     assert results["peers"][1]["recall"] < ours["recall"]
     assert results["loads"][0]["queries_per_s"] > 0
     assert results["partitions"][0]["load"]["server_us"] > 0
+    for batch, shares in ((each["batch"], each["offered"]) for each in results["overloads"]):
+        assert batch in (1, 32)
+        for one in shares:
+            assert one["accepted"] + one["refused"] + one["withheld"] <= one["due"]
+        assert shares[0]["accepted"] > 0
     shown, page = capsys.readouterr().out, (tmp_path / "out.html").read_text()
-    for caption in ("Latency", "Growth", "Codecs", "Peers", "Throughput", "Partitions"):
+    for caption in ("Latency", "Growth", "Codecs", "Peers", "Throughput", "Partitions", "Overload"):
         assert caption in shown
         assert caption in page
     assert page.count("<rect") == len(results["peers"])

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from retriever_service.serving.search_pool import ExpiredError, QueueFullError, SearchPool
+from retriever_service.serving.search_queue import SearchQueue
 from tests.support.serving import PATIENCE_S
 
 
@@ -113,44 +114,170 @@ def test_a_search_whose_caller_left_keeps_its_thread_until_it_ends():
     asyncio.run(scenario())
 
 
-def test_short_searches_come_to_run_at_once_and_one_long_one_ends_that():
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def settle() -> None:
+    """Lets every task that can run, run."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def trusted(searches: SearchPool) -> None:
+    """Runs short searches until they run at once."""
+    for _ in range(1000):
+        if searches.runs_at_once:
+            return
+        await searches.run(lambda: None, None)
+    raise AssertionError("searches never came to run at once")
+
+
+def test_short_searches_come_to_run_at_once_and_some_long_ones_end_that_for_a_while():
     async def scenario() -> None:
-        searches = pool()
-        threads = []
-        while not searches.runs_at_once:
-            assert len(threads) < 1000
-            threads.append((await searches.run(threading.get_ident, None))[0])
+        clock = Clock()
+        searches = SearchPool(1, 2, clock)
         here = threading.get_ident()
-        assert here not in threads
+        assert (await searches.run(threading.get_ident, None))[0] != here
+        await trusted(searches)
         assert await searches.run(threading.get_ident, None) == (here, 0.0)
         assert (await searches.run(threading.get_ident, None, is_small=False))[0] != here
         with pytest.raises(ExpiredError):
-            await searches.run(threading.get_ident, time.monotonic() - 1.0)
+            await searches.run(threading.get_ident, -1.0)
 
         def long() -> int:
-            until = time.monotonic() + 0.05
-            while time.monotonic() < until:
-                pass
+            clock.now += 5.0
             return threading.get_ident()
 
         assert (await searches.run(long, None))[0] == here
+        assert searches.runs_at_once, "one search that was interrupted says nothing of the next"
+        for _ in range(10):
+            await searches.run(long, None)
         assert not searches.runs_at_once
         assert (await searches.run(threading.get_ident, None))[0] != here
+        await trusted(searches)
         searches.close()
 
     asyncio.run(scenario())
 
 
-def test_while_a_search_runs_none_runs_at_once():
+def test_however_long_searches_in_threads_take_a_small_one_is_tried_at_once_again():
+    """On a busy server most of a short search's time in a thread is spent waiting for the interpreter."""
+
     async def scenario() -> None:
-        searches, gate = pool(threads=2), Gate()
-        running = asyncio.create_task(searches.run(gate, None))
-        await has_begun(gate)
-        for _ in range(100):
-            await searches.run(threading.get_ident, None)
-            assert not searches.runs_at_once
-        gate.go.set()
-        await running
+        clock = Clock()
+        searches = SearchPool(1, 2, clock)
+
+        def slow() -> None:
+            clock.now += 5.0
+
+        for _ in range(1000):
+            if not searches.runs_at_once:
+                await searches.run(slow, None)
+        assert searches.runs_at_once
         searches.close()
+
+    asyncio.run(scenario())
+
+
+def test_small_searches_go_on_at_once_while_others_run_and_wait():
+    async def scenario() -> None:
+        searches, gate = pool(threads=1, queue_size=1), Gate()
+        await trusted(searches)
+        others = [asyncio.create_task(searches.run(gate, None, is_small=False)) for _ in range(2)]
+        await has_begun(gate)
+        await settle()
+        assert searches.is_full
+        with pytest.raises(QueueFullError):
+            await searches.run(gate, None, is_small=False)
+        for _ in range(100):
+            assert (await searches.run(threading.get_ident, None))[0] == threading.get_ident()
+        gate.go.set()
+        await asyncio.gather(*others)
+        searches.close()
+
+    asyncio.run(scenario())
+
+
+class Queued:
+    """Searches of a queue with one thread, each of which takes `search_s`."""
+
+    def __init__(self, search_s: float, size: int = 1000) -> None:
+        self.clock = Clock()
+        self.queue = SearchQueue(1, size, self.clock)
+        self.search_s = search_s
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def arrive(self, number: int, deadline: float | None = None) -> None:
+        self.tasks += [asyncio.create_task(self.queue.take_thread(deadline)) for _ in range(number)]
+        await settle()
+
+    async def search(self, number: int) -> None:
+        for _ in range(number):
+            self.clock.now += self.search_s
+            self.queue.give_thread()
+            await settle()
+
+    def refused(self) -> int:
+        return sum(task.done() and isinstance(task.exception(), QueueFullError) for task in self.tasks)
+
+
+@pytest.mark.parametrize(("search_s", "may_wait"), [(1.02e-3, 10), (2.02e-3, 5), (5.02e-3, 2), (20e-3, 1), (1.0, 1)])
+def test_no_more_wait_than_are_served_within_ten_milliseconds(search_s: float, may_wait: int):
+    async def scenario() -> None:
+        searches = Queued(search_s)
+        await searches.arrive(200)
+        assert searches.refused() == 0, "nobody knows yet how long they would wait"
+        await searches.search(199)
+        assert searches.queue.is_full is (may_wait == 0)
+        await searches.arrive(30)
+        assert len(searches.queue) == may_wait
+        assert searches.refused() == 30 - may_wait
+        await searches.search(may_wait)
+        assert not searches.queue.is_full
+        await searches.search(1)
+        await asyncio.gather(*searches.tasks, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_those_whose_deadline_has_passed_do_not_get_a_turn():
+    async def scenario() -> None:
+        searches = Queued(1.0)
+        await searches.arrive(1)
+        await searches.arrive(3, deadline=0.5)
+        await searches.arrive(1)
+        await searches.search(1)
+        assert [isinstance(task.exception(), ExpiredError) for task in searches.tasks] == [False, *[True] * 3, False]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("turn_first", [False, True], ids=["cancelled, then its turn", "its turn, then cancelled"])
+def test_a_place_given_up_at_its_turn_goes_to_the_next(turn_first: bool):
+    async def scenario() -> None:
+        searches = Queued(1.0)
+        await searches.arrive(3)
+        running, leaving, last = searches.tasks
+        await running
+        if turn_first:
+            searches.queue.give_thread()
+            leaving.cancel()
+        else:
+            leaving.cancel()
+            searches.queue.give_thread()
+        await settle()
+        assert leaving.cancelled()
+        assert last.done()
+        assert len(searches.queue) == 0
+        await searches.search(1)
+        await searches.arrive(1)
+        assert searches.tasks[-1].done(), "no thread was lost"
 
     asyncio.run(scenario())
