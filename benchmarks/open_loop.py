@@ -74,7 +74,16 @@ def offer(
     timeout_us = round(timeout_ms * 1000)
     messages = (pb.RetrieveStreamRequest(request=each, timeout_us=timeout_us).SerializeToString() for each in requests)
     content = b"".join(len(each).to_bytes(_LENGTH_BYTES, "little") + each for each in messages)
-    command = [sys.executable, "-m", "benchmarks.open_loop", address, str(rate), str(seconds), str(streams), str(timeout_ms)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.open_loop",
+        address,
+        str(rate),
+        str(seconds),
+        str(streams),
+        str(timeout_ms),
+    ]
     done = subprocess.run(command, input=content, stdout=subprocess.PIPE, check=True)
     return Outcome(**json.loads(done.stdout))
 
@@ -188,7 +197,9 @@ def main(arguments: Sequence[str]) -> None:
         length = int.from_bytes(content[at : at + _LENGTH_BYTES], "little")
         at += _LENGTH_BYTES + length
         messages.append(content[at - length : at])
-    outcome = asyncio.run(_offer(address, messages, float(rate), float(seconds), int(streams), float(patience_ms) / 1e3))
+    outcome = asyncio.run(
+        _offer(address, messages, float(rate), float(seconds), int(streams), float(patience_ms) / 1e3)
+    )
     print(json.dumps(asdict(outcome)))
 
 
