@@ -120,6 +120,9 @@ class BuildConfig:
             )
         if self.answers_out is not None and not self.respond:
             raise ConfigError("Answers are written only where the model answers. Add --respond, or drop --answers-out.")
+        if self.answers_out is not None and self.answers_out.suffix != ".jsonl":
+            # By another ending a later build would read them as something else.
+            raise ConfigError(f"Answers are written as .jsonl. Name --answers-out so, not '{self.answers_out}'.")
 
     @property
     def corpus_names(self) -> tuple[str, ...]:

@@ -92,7 +92,7 @@ def read_source(source: Source, file: BinaryIO, after: int = 0) -> Iterator[tupl
         empty = False
         yield item
     if empty:
-        raise BuildError(f"The corpus file '{source.name}' holds no documents.")
+        raise BuildError(f"The corpus file '{source.name}' holds no documents. Check that it is the one you mean.")
 
 
 def _read_jsonl(name: str, file: BinaryIO, after: int) -> Iterator[tuple[int, Record | BadRecord]]:

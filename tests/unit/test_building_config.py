@@ -44,6 +44,10 @@ def test_a_temperature_that_no_answer_can_be_drawn_at_is_refused(temperature: fl
         ({"codec": "zip"}, "no codec 'zip'. Choose one of"),
         ({"dims": 64, "fit_tokens": 64}, "--fit-tokens 64 are too few"),
         ({"answers_out": Path("x.jsonl")}, "Add --respond"),
+        *(
+            ({"respond": True, "answers_out": Path(name)}, r"written as \.jsonl")
+            for name in ("answers", "answers.txt", "answers.parquet", ".jsonl")
+        ),
         ({"corpus": ()}, "No corpus"),
     ],
 )
