@@ -107,7 +107,9 @@ class Fleet:
                 if errors:
                     # A copy, because what is raised refers to its raiser's callers, and a server keeps its error.
                     raise type(errors[0])(*errors[0].args)
-                raise self._nobody()
+                # One may have been lost right after it was found.
+                troubles = [server.trouble for server in self._servers.values() if server.trouble]
+                raise RetrieverUnavailableError("; ".join(troubles)) if troubles else self._nobody()
             for server in self._servers.values():
                 if server.error is not None:
                     logger.warning("decoding without this server for now: %s", str(server.error))

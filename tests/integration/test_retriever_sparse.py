@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from decoder_client.retriever import Draft, RetrieverClient, RetrieverConfig, RetrieverMismatchError
+from decoder_client.retriever_errors import RetrieverUnavailableError
 from dresd.token_table import PAIR_ARRAYS, UNIGRAM_ARRAYS, WIDTH, TokenTable
 from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
@@ -216,6 +217,9 @@ class OlderServer(pb_grpc.RetrieverServicer):
     def GetReducer(self, request, context):  # noqa: ARG002, N802
         return self.reducer
 
+    def RetrieveStream(self, request_iterator, context):  # noqa: ARG002, N802
+        yield from (pb.RetrieveStreamResponse(request_id=one.request_id) for one in request_iterator)
+
 
 class TableServer(OlderServer):
     """Sends whatever parts the test likes, and perhaps no end."""
@@ -241,6 +245,23 @@ def answering(servicer: pb_grpc.RetrieverServicer) -> Iterator[str]:
 def test_a_server_without_a_table_gives_an_empty_one(built: BuiltDatastore):
     with answering(OlderServer(built)) as address, client_of(address) as client:
         assert same_tables(client.connect(IDENTITY).token_table, TokenTable.empty())
+
+
+class Streamless(OlderServer):
+    """Shakes hands, and ends every stream."""
+
+    def RetrieveStream(self, request_iterator, context):  # noqa: ARG002, N802
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "no streams here")
+
+
+def test_a_server_that_is_lost_right_after_hands_were_shaken_is_said_to_be(built: BuiltDatastore):
+    with answering(Streamless(built)) as address:
+        for _ in range(400):  # sometimes it is lost before its handshake is looked at, sometimes after
+            with client_of(address) as client:
+                try:
+                    client.connect(IDENTITY)
+                except RetrieverUnavailableError as error:
+                    assert "no streams here" in str(error)  # noqa: PT017 - it need not be raised
 
 
 def part(chunk: bytes, total_size: int, sha256: str) -> pb.GetTokenTableResponse:

@@ -144,7 +144,8 @@ class PlayedPod:
         """What an image would bring. Last, because it may lie within a folder that a volume covers."""
         python = {Path(sys.prefix), Path(sys.base_prefix)} - {Path("/usr")}
         project = Volume(self._project, str(ROOT), read_only=False)
-        return [*(Volume(folder, str(folder), read_only=True) for folder in sorted(python)), project]
+        # The environment may lie in the project's folder.
+        return [project, *(Volume(folder, str(folder), read_only=True) for folder in sorted(python))]
 
     def log_of(self, container: str) -> Path:
         return self._folder / f"{container}.log"
