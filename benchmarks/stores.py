@@ -28,11 +28,11 @@ from retriever_service.datastore import (
     CorpusProvenance,
     DatastoreError,
     EntryBatch,
-    FileRecord,
     Manifest,
     PartitionRecord,
     TokenTableBuilder,
     assign_tokens,
+    dataset_files,
     read_manifest,
     save_routing,
     save_token_table,
@@ -113,7 +113,7 @@ def write(path: Path, spec: Spec) -> None:
             seed=spec.seed,
         )
         partitions.append(PartitionRecord(index=number, segments=[segment] if segment.num_entries else []))
-    files = {name: FileRecord.of(path / name) for name in (REDUCER_FILE, ROUTING_FILE, TOKEN_TABLE_FILE)}
+    files = dataset_files(path)
     manifest = Manifest(
         build_id=spec.name,
         model=ModelIdentity("synthetic", "", _FINGERPRINT, _FINGERPRINT, DIMS, generator.vocab_size),

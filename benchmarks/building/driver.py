@@ -21,10 +21,11 @@ from benchmarks.building.memory import Memory
 from benchmarks.synthetic import DIMS
 from dresd.identity import ModelIdentity
 from retriever_service.building.config import BuildConfig
+from retriever_service.building.jobs import Pool
 from retriever_service.building.progress import NoProgress
 from retriever_service.building.publishing import Finisher
 from retriever_service.building.ray_connection import import_quietly
-from retriever_service.building.ray_jobs import Pool, RayJobs
+from retriever_service.building.ray_jobs import RayJobs
 from retriever_service.building.stages import Stages
 from retriever_service.building.target import Target
 from retriever_service.datastore import CorpusProvenance, assign_tokens

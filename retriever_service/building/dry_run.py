@@ -15,8 +15,8 @@ import numpy as np
 from retriever_service.building.config import BuildConfig
 from retriever_service.building.entries import LEFT_CONTEXT_LENGTH
 from retriever_service.building.errors import BuildError
+from retriever_service.building.jobs import attempt, unwrap
 from retriever_service.building.ray_connection import connect
-from retriever_service.building.ray_jobs import attempt, unwrap
 from retriever_service.building.sources import Source, find_sources
 from retriever_service.building.speed import EMBED, MEMORY, RESPOND
 from retriever_service.building.target import examine

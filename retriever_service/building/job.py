@@ -15,11 +15,11 @@ from retriever_service.building.config import BuildConfig
 from retriever_service.building.errors import BuildError
 from retriever_service.building.given_reducer import reducer_of
 from retriever_service.building.ingest import Reading
+from retriever_service.building.jobs import Connect, Jobs, attempt, unwrap
 from retriever_service.building.planning import Totals
 from retriever_service.building.progress import NoProgress, Progress
 from retriever_service.building.publishing import Finisher
 from retriever_service.building.ray_connection import connect
-from retriever_service.building.ray_jobs import RayJobs, attempt, unwrap
 from retriever_service.building.sources import Source, find_sources
 from retriever_service.building.stages import Stages
 from retriever_service.building.target import Target, examine
@@ -31,18 +31,23 @@ from retriever_service.versions import installed_versions
 _BAD_SHOWN = 20
 
 
-def build(config: BuildConfig, progress: Progress | None = None) -> Manifest:
+def build(config: BuildConfig, progress: Progress | None = None, connect: Connect = connect) -> Manifest:
     """Builds a datastore at `config.out`, which appears there whole or not at all.
 
     A build that is interrupted leaves its work beside `config.out`, and the same build goes on with it.
 
+    Args:
+        config: what is asked for.
+        progress: told how far it is; None for nobody.
+        connect: opens the place where the work is done.
+
     Raises:
         BuildError: with one sentence for anything a user can act on.
     """
-    return unwrap(attempt(lambda: _build(config, progress or NoProgress())))
+    return unwrap(attempt(lambda: _build(config, progress or NoProgress(), connect)))
 
 
-def _build(config: BuildConfig, progress: Progress) -> Manifest:
+def _build(config: BuildConfig, progress: Progress, connect: Connect) -> Manifest:
     with open_workspace(config.out) as workspace, _answers_file(config) as answers:
         sources = find_sources(config.corpus_names)
         progress.say(f"Reading {_named(config.corpus_names)} for {config.model}")
@@ -85,7 +90,7 @@ class _Started:
 
 
 def _start(
-    config: BuildConfig, workspace: Workspace, sources: tuple[Source, ...], jobs: RayJobs, progress: Progress
+    config: BuildConfig, workspace: Workspace, sources: tuple[Source, ...], jobs: Jobs, progress: Progress
 ) -> _Started:
     """Looks at the model and the corpus, and opens the folder of the job they make."""
     # Workers have other working directories.
@@ -155,7 +160,7 @@ class _Build:
     """The stages in their order, with what is checked and told between them."""
 
     def __init__(
-        self, config: BuildConfig, workspace: Workspace, jobs: RayJobs, progress: Progress, started: _Started
+        self, config: BuildConfig, workspace: Workspace, jobs: Jobs, progress: Progress, started: _Started
     ) -> None:
         self._config = config
         self._workspace = workspace

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -17,17 +15,18 @@ from retriever_service.building.entries import LEFT_CONTEXT_LENGTH
 from retriever_service.datastore import (
     REDUCER_FILE,
     ROUTING_FILE,
-    TOKEN_TABLE_FILE,
     CorpusProvenance,
-    FileRecord,
     Manifest,
     PartitionRecord,
     SegmentRecord,
+    build_id_of,
+    dataset_files,
     save_routing,
     token_dtype,
     tune_built,
     write_manifest,
 )
+from retriever_service.datastore.files import replacing
 from retriever_service.echo import printable
 from retriever_service.versions import installed_versions
 
@@ -59,19 +58,17 @@ class Finisher:
     def finish(self, segments: Sequence[SegmentRecord]) -> Manifest:
         """Writes what is missing, the manifest last; equal content gives an equal build id."""
         reducer = KeyReducer.from_bytes(blocks.load(self.reducer))
-        (self.datastore / REDUCER_FILE).write_bytes(reducer.to_bytes())
+        with replacing(self.datastore / REDUCER_FILE) as beside:
+            beside.write_bytes(reducer.to_bytes())
         save_routing(self.routing, self.datastore / ROUTING_FILE)
         recipe = KeyRecipe(layer="last", norm="l2", dims=reducer.dims, reducer_hash=reducer.sha256)
-        files = {name: FileRecord.of(self.datastore / name) for name in (REDUCER_FILE, ROUTING_FILE, TOKEN_TABLE_FILE)}
-        content = [
-            asdict(recipe),
-            self.identity.weights_fingerprint,
-            {name: record.sha256 for name, record in files.items()},
-            [segment.model_dump() for segment in segments],
+        files, identity = dataset_files(self.datastore), self.identity
+        partitions = [
+            PartitionRecord(index=number, segments=[segment] if segment.num_entries else [])
+            for number, segment in enumerate(segments)
         ]
-        identity = self.identity
         manifest = Manifest(
-            build_id=hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32],
+            build_id=build_id_of(recipe, identity, files, partitions),
             model=replace(identity, name=printable(identity.name), revision=printable(identity.revision)),
             key_recipe=recipe,
             corpus=self.corpus,
@@ -82,10 +79,7 @@ class Finisher:
             nprobe=0,
             num_entries=sum(segment.num_entries for segment in segments),
             files=files,
-            partitions=[
-                PartitionRecord(index=number, segments=[segment] if segment.num_entries else [])
-                for number, segment in enumerate(segments)
-            ],
+            partitions=partitions,
             versions=installed_versions(),
             command=printable(self.command),
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),

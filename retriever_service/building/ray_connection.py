@@ -15,7 +15,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from retriever_service.building.errors import BuildError, first_line
-from retriever_service.building.ray_jobs import Pool, RayJobs
+from retriever_service.building.jobs import Pool
+from retriever_service.building.ray_jobs import RayJobs
 from retriever_service.building.signals import signals_held
 
 # Only counts and sentences pass through Ray's object store.

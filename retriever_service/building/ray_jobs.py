@@ -13,107 +13,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from decoder_client.errors import DecoderError
-from retriever_service.building.errors import BuildError, first_line, os_error_sentence
-from retriever_service.datastore import DatastoreError
+from retriever_service.building.errors import BuildError, first_line
+from retriever_service.building.jobs import BlockWorker, Failure, Pool, Result, attempt, unwrap
 
 MAX_ATTEMPTS = 4
 """At a block or a task whose worker dies."""
 
-_CORES_PER_WORKER = 4
 _BLOCKS_AHEAD = 2
 """Given to an actor at a time, so that it does not wait for the next."""
 _TASKS_AHEAD = 4
 """For each core, at a time."""
-
-Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why there is no result, in one sentence."""
-
-    sentence: str
-
-
-def attempt(work: Callable[[], Result]) -> Result | Failure:
-    """Does the work; failures a user can act on become a `Failure`, any other is raised."""
-    try:
-        return work()
-    except (BuildError, DatastoreError, DecoderError) as error:
-        return Failure(str(error))
-    except MemoryError:
-        return Failure("Not enough memory. Use fewer --workers, or more --partitions.")
-    except OSError as error:
-        return Failure(os_error_sentence(error))
-
-
-def unwrap(outcome: Result | Failure) -> Result:
-    """The result; raises `BuildError` for a failure."""
-    if isinstance(outcome, Failure):
-        raise BuildError(outcome.sentence)
-    return outcome
-
-
-class BlockWorker(Protocol):
-    """Made once in each actor with `threads` and other arguments, then called with block after block."""
-
-    def __call__(self, block: int) -> int:
-        """Does one block's work, leaving its results in files; returns how much it was."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pool:
-    """How the model's copies are laid over the cluster.
-
-    Attributes:
-        workers: copies of the model.
-        threads: cores each may use.
-        gpus: of each, 0 or 1.
-        cores: of the whole cluster.
-        memory: bytes that Ray counts for all of them, 0 if it does not say.
-    """
-
-    workers: int
-    threads: int
-    gpus: int
-    cores: int
-    memory: float = 0.0
-
-    @classmethod
-    def plan(
-        cls, cpus: float, gpus: float, workers: int | None = None, threads: int | None = None, memory: float = 0.0
-    ) -> Pool:
-        """One worker a GPU; without GPUs one for every 4 cores, because a copy uses several cores well."""
-        cores = max(1, int(cpus))
-        count = workers or int(gpus) or max(1, cores // (threads or _CORES_PER_WORKER))
-        return cls(count, threads or max(1, cores // count), 1 if gpus >= count else 0, cores, memory)
-
-    @property
-    def cpus(self) -> float:
-        """Logical cores that each worker reserves of Ray: its own, so that workers spread over machines."""
-        return min(float(self.threads), self.cores / self.workers)
-
-    @property
-    def memory_hint(self) -> str:
-        """How much memory there was, and what needs less."""
-        found = f"{self.memory / 2**30:.1f} GiB" if self.memory else "too little"
-        fewer = (
-            f"fewer --workers than {self.workers}, each of which holds a copy of the model"
-            if self.workers > 1
-            else "a smaller model (this build held one copy of it, the least)"
-        )
-        return (
-            f"Was there not enough memory? Ray found {found} free. Use {fewer}; where the model answers, a smaller "
-            "--max-new-tokens; where the index is made, more --partitions; or a machine with more memory."
-        )
 
 
 class RayJobs:
@@ -124,31 +39,15 @@ class RayJobs:
 
     @contextmanager
     def actors(self, worker: str, arguments: Mapping[str, object], most: int) -> Iterator[ActorPool]:
-        """Actors that hold a `BlockWorker`, made when they are first needed, gone when the block ends.
-
-        Args:
-            worker: "module:class", imported there and not here.
-            arguments: of the class, besides `threads`.
-            most: blocks there are; no more actors are made than that.
-        """
+        """See `Jobs`; a worker is an actor."""
         pool = ActorPool(self.pool, worker, arguments, most)
         try:
             yield pool
         finally:
             pool.close()
 
-    def run_tasks(
-        self, tasks: Sequence[Callable[[], Result]] | Iterable[Callable[[], Result]], *, cpus: float = 1.0
-    ) -> Iterator[tuple[int, Result]]:
-        """Runs functions as Ray tasks, a few at a time; yields (number, result) as they end.
-
-        Args:
-            tasks: taken as there is room for them.
-            cpus: cores of each; 0 for light ones that run beside a pool of actors.
-
-        Raises:
-            BuildError: a task failed.
-        """
+    def run_tasks(self, tasks: Iterable[Callable[[], Result]], *, cpus: float = 1.0) -> Iterator[tuple[int, Result]]:
+        """See `Jobs`; a few are given to Ray at a time."""
         import ray
 
         remote = ray.remote(num_cpus=cpus, max_retries=MAX_ATTEMPTS - 1, retry_exceptions=False)(attempt)
@@ -165,7 +64,7 @@ class RayJobs:
                 yield running.pop(ended), unwrap(outcome)
 
     def run(self, task: Callable[[], Result], *, cpus: float = 1.0) -> Result:
-        """Runs one function as a Ray task; raises BuildError if it failed."""
+        """See `Jobs`."""
         ((_, result),) = self.run_tasks([task], cpus=cpus)
         return result
 
@@ -181,11 +80,7 @@ class ActorPool:
         self._ready: set[Any] = set()
 
     def run(self, blocks: Iterable[int]) -> Iterator[tuple[int, int]]:
-        """Works on blocks; yields (block, what its worker returned) as they end.
-
-        Raises:
-            BuildError: a worker failed, or a block's workers died `MAX_ATTEMPTS` times.
-        """
+        """See `Workers`; BuildError, too, where a block's workers died `MAX_ATTEMPTS` times."""
         import ray
         import ray.exceptions
 

@@ -19,7 +19,7 @@ from retriever_service.building.errors import BuildError, first_line, os_error_s
 from retriever_service.echo import quoted
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileInfo, FileSystem
+    from pyarrow.fs import FileSystem
 
 CORPUS_SUFFIXES = (".jsonl", ".parquet", ".txt")
 
@@ -36,12 +36,10 @@ class Source:
     Attributes:
         name: path, or URL.
         size: bytes.
-        modified: nanoseconds since 1970; 0 if the store does not say.
     """
 
     name: str
     size: int
-    modified: int
 
     @property
     def base_name(self) -> str:
@@ -121,7 +119,7 @@ def _local(name: str) -> Iterator[Source]:
             raise BuildError(f"'{each}' is a directory. Name the files in it, or a pattern such as '{each}/*.jsonl'.")
         if not each.is_file():
             raise BuildError(f"'{each}' is a device or a pipe, and a corpus is read twice. Write it to a file first.")
-        yield Source(str(each), status.st_size, status.st_mtime_ns)
+        yield Source(str(each), status.st_size)
 
 
 def _remote(name: str) -> Iterator[Source]:
@@ -156,7 +154,8 @@ def _remote(name: str) -> Iterator[Source]:
     for info in sorted(infos, key=lambda info: str(info.path)):
         if info.type != FileType.File:
             raise BuildError(f"There is no file {quoted(shown)}. Is the name right?")
-        yield _found(info, fixed + info.path[len(path.rstrip("/")) :] + query if pattern else name)
+        url = fixed + info.path[len(path.rstrip("/")) :] + query if pattern else name
+        yield Source(url, int(info.size or 0))
 
 
 def _pattern(folder: str, tail: str) -> re.Pattern[str]:
@@ -167,10 +166,6 @@ def _pattern(folder: str, tail: str) -> re.Pattern[str]:
         any_of = (piece.replace("[!", "[^", 1) if piece.startswith("[") else re.escape(piece) for piece in pieces)
         parts.append("(?:[^/]+/)*" if segment == "**" else "".join(any_of).replace(r"\*", "[^/]*") + "/")
     return re.compile(re.escape(folder) + "/" + "".join(parts).removesuffix("/"))
-
-
-def _found(info: FileInfo, name: str) -> Source:
-    return Source(name, int(info.size or 0), int(info.mtime_ns or 0))
 
 
 def _store(url: str) -> tuple[FileSystem, str]:

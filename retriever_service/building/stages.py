@@ -25,9 +25,9 @@ from retriever_service.building.index import (
     write_token_table,
 )
 from retriever_service.building.ingest import IngestOptions, Reading, ingest, is_ingested, units_of
+from retriever_service.building.jobs import Jobs, Workers
 from retriever_service.building.planning import Planned, Totals
 from retriever_service.building.progress import Progress, sum_of_counters
-from retriever_service.building.ray_jobs import ActorPool, RayJobs
 from retriever_service.building.respond import answer_lines, answers_path, prompts_in_block
 from retriever_service.building.shuffle import Shuffler, group_path
 from retriever_service.building.sources import Source
@@ -53,7 +53,7 @@ class Stages:
         config: BuildConfig,
         model: str,
         target: Target,
-        jobs: RayJobs,
+        jobs: Jobs,
         progress: Progress,
         *,
         goes_on: bool,
@@ -232,7 +232,7 @@ class Stages:
         return [load_segment(records, part) for part in range(partitions)]
 
     @staticmethod
-    def _run(actors: ActorPool, numbers: Sequence[int], finished: Callable[[int], None]) -> None:
+    def _run(actors: Workers, numbers: Sequence[int], finished: Callable[[int], None]) -> None:
         for _, tokens in actors.run(numbers):
             finished(tokens)
 

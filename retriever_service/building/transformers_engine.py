@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 
 import torch
 from transformers import DynamicCache
 
+from decoder_client.architectures import cache_argument
 from decoder_client.target_model import TargetModel
 from retriever_service.building.models import load_for_computing
 from retriever_service.building.progress import Counter
@@ -78,15 +78,14 @@ def respond(
         mask[row, longest - len(prompt) :] = 1
     tokens, mask = tokens.to(device), mask.to(device)
     positions = (mask.cumsum(-1) - 1).clamp_(min=0)
-    cache = DynamicCache(config=target.config)
-    cache_argument = "cache" if "cache" in inspect.signature(target.model.forward).parameters else "past_key_values"
+    cache, takes_cache = DynamicCache(config=target.config), str(cache_argument(target.model))
 
     answers: list[list[int]] = [[] for _ in prompts]
     room = [min(max_new_tokens, target.max_length - len(prompt)) for prompt in prompts]
     rows = list(range(len(prompts)))  # the prompt of each row of the batch
     done = [False] * len(prompts)
     while True:
-        inputs = {"input_ids": tokens, "attention_mask": mask, "position_ids": positions, cache_argument: cache}
+        inputs = {"input_ids": tokens, "attention_mask": mask, "position_ids": positions, takes_cache: cache}
         logits = target.model(**inputs, use_cache=True, logits_to_keep=1).logits[:, -1].float()
         chosen = _choose(logits, temperature, generator)
         grown = 0

@@ -1,5 +1,6 @@
 """What a datastore is on disk, and how the partitions of one are searched."""
 
+from retriever_service.datastore.build_id import build_id_of, dataset_files
 from retriever_service.datastore.codecs import CODECS
 from retriever_service.datastore.current import CURRENT_FILE, Mark, current_build, current_mark, other_keys, publish
 from retriever_service.datastore.entries import EntryBatch
@@ -83,8 +84,10 @@ __all__ = [
     "UnreachableRecallError",
     "VerificationReport",
     "assign_tokens",
+    "build_id_of",
     "current_build",
     "current_mark",
+    "dataset_files",
     "entries_at",
     "inspect",
     "manifest_checksum",

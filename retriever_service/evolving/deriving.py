@@ -5,10 +5,7 @@ Memory is that of writing one segment (see `datastore.writer`), and a bit an ent
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -21,10 +18,11 @@ from retriever_service.datastore import (
     CorpusProvenance,
     Datastore,
     EntryBatch,
-    FileRecord,
     Manifest,
     PartitionRecord,
     SourceRecord,
+    build_id_of,
+    dataset_files,
     save_routing,
     save_token_table,
     segment_directory,
@@ -32,6 +30,7 @@ from retriever_service.datastore import (
     write_manifest,
     write_partition,
 )
+from retriever_service.datastore.files import replacing
 from retriever_service.versions import installed_versions
 
 OnEntries = Callable[[int], None]
@@ -69,7 +68,8 @@ def write_derived(
         OSError: a file cannot be written.
     """
     first = sources[0].manifest
-    (directory / REDUCER_FILE).write_bytes(sources[0].reducer_bytes)
+    with replacing(directory / REDUCER_FILE) as beside:
+        beside.write_bytes(sources[0].reducer_bytes)
     save_routing(routing, directory / ROUTING_FILE)
     save_token_table(directory / TOKEN_TABLE_FILE, token_table)
     partitions = []
@@ -85,10 +85,10 @@ def write_derived(
         if record.num_entries == 0:
             (directory / record.directory).rmdir()
         partitions.append(PartitionRecord(index=number, segments=[record] if record.num_entries else []))
-    files = {name: FileRecord.of(directory / name) for name in (REDUCER_FILE, ROUTING_FILE, TOKEN_TABLE_FILE)}
+    files = dataset_files(directory)
     manifest = first.model_copy(
         update={
-            "build_id": build_id_of(first, files, partitions),
+            "build_id": build_id_of(first.key_recipe, first.model, files, partitions),
             "corpus": joined_corpora([source.manifest.corpus for source in sources]),
             "codec": codec,
             "nprobe": 0,
@@ -104,17 +104,6 @@ def write_derived(
     )
     write_manifest(directory, manifest)
     return tune_built(directory)
-
-
-def build_id_of(inherited: Manifest, files: dict[str, FileRecord], partitions: Sequence[PartitionRecord]) -> str:
-    """Equal content gives an equal id."""
-    content = [
-        asdict(inherited.key_recipe),
-        inherited.model.weights_fingerprint,
-        {name: record.sha256 for name, record in files.items()},
-        [partition.model_dump() for partition in partitions],
-    ]
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def joined_corpora(parts: Sequence[CorpusProvenance]) -> CorpusProvenance:

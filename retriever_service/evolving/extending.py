@@ -21,10 +21,11 @@ from retriever_service.datastore import (
     TOKEN_TABLE_FILE,
     Datastore,
     EntryBatch,
-    FileRecord,
     Manifest,
     PartitionRecord,
     SegmentRecord,
+    build_id_of,
+    dataset_files,
     save_routing,
     save_token_table,
     segment_directory,
@@ -33,7 +34,7 @@ from retriever_service.datastore import (
     write_manifest,
     write_partition,
 )
-from retriever_service.evolving.deriving import build_id_of, joined_corpora
+from retriever_service.evolving.deriving import joined_corpora
 from retriever_service.evolving.key_recipes import check_joinable
 from retriever_service.evolving.sharing import share_files
 from retriever_service.evolving.spreading import rows_of_partition
@@ -97,10 +98,10 @@ def extend(path: Path, more: Path, directory: Path, *, seed: int = 0, command: s
         else:
             (directory / written.directory).rmdir()
         partitions.append(PartitionRecord(index=record.index, segments=segments))
-    files = {name: FileRecord.of(directory / name) for name in (REDUCER_FILE, ROUTING_FILE, TOKEN_TABLE_FILE)}
+    files = dataset_files(directory)
     manifest = base.manifest.model_copy(
         update={
-            "build_id": build_id_of(base.manifest, files, partitions),
+            "build_id": build_id_of(base.manifest.key_recipe, base.manifest.model, files, partitions),
             "corpus": joined_corpora([base.manifest.corpus, addition.manifest.corpus]),
             "nprobe": 0,
             "tuning": None,

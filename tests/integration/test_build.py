@@ -1,9 +1,9 @@
-"""Builds with a real Ray: what is in the datastore is what the model computes, for every architecture."""
+"""Builds: what is in the datastore is what the model computes, for every architecture."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +18,9 @@ from retriever_service.building.config import BuildConfig
 from retriever_service.building.errors import BuildError
 from retriever_service.building.job import build
 from retriever_service.building.progress import NoProgress
-from retriever_service.building.ray_connection import connect
-from retriever_service.datastore import Datastore, Manifest, verify
+from retriever_service.datastore import Datastore, verify
 from tests.support.building import QUESTIONS, write_corpus
+from tests.support.in_process_jobs import build_here
 from tests.support.models import ARCHITECTURES, LARGE_VOCABULARY_OFFSET, save_tiny_model
 
 
@@ -32,13 +32,6 @@ class Told(NoProgress):
 
     def say(self, line: str) -> None:
         self.lines.append(line)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ray() -> Iterator[None]:
-    """One Ray for all builds of this module."""
-    with connect(None, 1):
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +77,7 @@ def test_every_answer_token_finds_its_own_entry(
         # So that some documents are embedded before and some after the reducer is fitted.
         fit_tokens=40,
     )
-    manifest = build(config)
+    manifest = build_here(config)
     target = load_target_model(model_of(architecture), device="cpu")
     assert manifest.model == replace(target.identity(), name=manifest.model.name)
     assert manifest.token_dtype == ("uint32" if architecture == "gemma3" else "uint16")
@@ -115,7 +108,7 @@ def test_the_token_table_holds_what_the_model_finds_likely(model_of: Callable[[s
     # One document, so that a pair seen once has known probabilities; pairs are kept from two occurrences on.
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"prompt_ids": [5, 6, 7], "response_ids": [8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19]}\n')
-    build(BuildConfig(model=str(model_of("llama")), corpus=(corpus,), out=tmp_path / "store", dims=4))
+    build_here(BuildConfig(model=str(model_of("llama")), corpus=(corpus,), out=tmp_path / "store", dims=4))
     target = load_target_model(model_of("llama"), device="cpu")
     ids = torch.arange(5, 20)[None]
     expected = target.logits(target.hidden_states(ids, torch.ones_like(ids))[0]).softmax(-1)
@@ -129,14 +122,12 @@ def test_the_token_table_holds_what_the_model_finds_likely(model_of: Callable[[s
 def test_equal_builds_are_equal_and_the_options_count(model_of: Callable[[str], Path], tmp_path: Path) -> None:
     corpus = write_corpus(tmp_path / "corpus.jsonl")
 
-    def built(name: str, **options: object) -> Manifest:
-        return build(
-            BuildConfig(model=str(model_of("llama")), corpus=(corpus,), out=tmp_path / name, dims=8, **options)
-        )
+    def config(name: str, **options: object) -> BuildConfig:
+        return BuildConfig(model=str(model_of("llama")), corpus=(corpus,), out=tmp_path / name, dims=8, **options)
 
-    first = built("first")
-    assert built("second").build_id == first.build_id
-    with_prompts = built("prompts", prompt_keys=True)
+    first = build_here(config("first"))
+    assert build(config("by Ray")).build_id == first.build_id
+    with_prompts = build_here(config("prompts", prompt_keys=True))
     assert with_prompts.build_id != first.build_id
     assert with_prompts.num_entries == with_prompts.corpus.tokens - with_prompts.corpus.documents
 
@@ -147,7 +138,7 @@ def test_the_models_own_answers_are_stored_and_can_be_read_again(
     answers = tmp_path / "answers.jsonl"
     options = {"model": str(model_of("qwen3")), "dims": 8}
     corpus = write_corpus(tmp_path / "corpus.jsonl")
-    responded = build(
+    responded = build_here(
         BuildConfig(
             corpus=(corpus,),
             out=tmp_path / "own",
@@ -166,7 +157,7 @@ def test_the_models_own_answers_are_stored_and_can_be_read_again(
         likely = target.logits(target.hidden_states(ids, torch.ones_like(ids))[0]).argmax(-1).tolist()
         assert line["response_ids"] == likely[len(line["prompt_ids"]) - 1 : -1]
         assert line["response"] == target.decode(line["response_ids"])
-    again = build(BuildConfig(corpus=(answers,), out=tmp_path / "again", **options))
+    again = build_here(BuildConfig(corpus=(answers,), out=tmp_path / "again", **options))
     assert again.build_id == responded.build_id
 
 
@@ -177,7 +168,8 @@ def test_long_documents_are_split_and_short_ones_skipped_and_both_are_said(
     texts = ["x" * 600, "y", "fits"]
     corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     told = Told()
-    manifest = build(BuildConfig(model=str(model_of("gpt2")), corpus=(corpus,), out=tmp_path / "store", dims=8), told)
+    config = BuildConfig(model=str(model_of("gpt2")), corpus=(corpus,), out=tmp_path / "store", dims=8)
+    manifest = build_here(config, told)
     assert (manifest.corpus.documents, manifest.corpus.split, manifest.corpus.skipped) == (3, 1, 1)
     assert manifest.num_entries == 599 + 3
     assert any("1 document longer than the model's window of 256 tokens" in line for line in told.lines)
@@ -191,7 +183,7 @@ def test_prompts_as_long_as_the_window_are_skipped(model_of: Callable[[str], Pat
     config = BuildConfig(
         model=str(model_of("gpt2")), corpus=(corpus,), out=tmp_path / "store", dims=4, respond=True, max_new_tokens=9
     )
-    manifest = build(config, told)
+    manifest = build_here(config, told)
     assert manifest.corpus.skipped == 1
     assert 0 < manifest.num_entries <= 9
     assert any("1 prompt skipped" in line for line in told.lines)
@@ -208,8 +200,8 @@ def test_a_model_that_computes_nan_ends_the_build_with_a_sentence(
     target.tokenizer.save_pretrained(tmp_path / "model")
     corpus = write_corpus(tmp_path / "corpus.jsonl")
     with pytest.raises(BuildError, match="computes NaN or infinite states"):
-        build(BuildConfig(model=str(tmp_path / "model"), corpus=(corpus,), out=tmp_path / "store", dims=8))
+        build_here(BuildConfig(model=str(tmp_path / "model"), corpus=(corpus,), out=tmp_path / "store", dims=8))
     assert not (tmp_path / "store").exists()
     # What was read is no reason to refuse another model.
-    build(BuildConfig(model=str(model_of("llama")), corpus=(corpus,), out=tmp_path / "store", dims=8))
+    build_here(BuildConfig(model=str(model_of("llama")), corpus=(corpus,), out=tmp_path / "store", dims=8))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "model", "store"]

@@ -13,12 +13,12 @@ import torch
 from decoder_client.reducer import KeyReducer
 from decoder_client.target_model import load_target_model
 from retriever_service.building.config import BuildConfig
-from retriever_service.building.job import build
 from retriever_service.building.ray_connection import connect
 from retriever_service.cli import main
 from retriever_service.datastore import Datastore, read_manifest, verify
 from retriever_service.evolving import merge
 from tests.support.building import QUESTIONS, write_corpus
+from tests.support.in_process_jobs import build_here
 from tests.support.models import save_tiny_model
 
 MORE = [("How do I count a list?", "Call len() on the list."), ("How do I join texts?", "Call join() with them.")]
@@ -41,7 +41,7 @@ def root(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root whose current build is of the four questions, in two partitions."""
     folder = tmp_path_factory.mktemp("root")
     corpus = write_corpus(folder / "corpus.jsonl")
-    build(BuildConfig(model=str(model), corpus=(corpus,), out=folder / "first", dims=8, partitions=2))
+    build_here(BuildConfig(model=str(model), corpus=(corpus,), out=folder / "first", dims=8, partitions=2))
     assert main(["publish", str(folder), str(folder / "first")]) == 0
     return folder
 
@@ -118,7 +118,7 @@ def test_another_model_is_refused_with_both_values(
 def test_separate_builds_of_one_reducer_can_be_merged(model: Path, root: Path, tmp_path: Path) -> None:
     more = corpus_of(tmp_path / "more.jsonl", MORE)
     config = BuildConfig(model=str(model), corpus=(more,), out=tmp_path / "apart", dims=8, reducer_of=root / "first")
-    apart = build(config)
+    apart = build_here(config)
     assert apart.key_recipe == read_manifest(root / "first").key_recipe
     (tmp_path / "merged").mkdir()
     merged = merge([root / "first", tmp_path / "apart"], tmp_path / "merged")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,21 +12,14 @@ import pytest
 
 from retriever_service.building.config import BuildConfig
 from retriever_service.building.errors import BuildError
-from retriever_service.building.job import build
 from retriever_service.building.planning import Planned, Totals
-from retriever_service.building.ray_connection import connect
 from tests.support.building import QUESTIONS, write_corpus
+from tests.support.in_process_jobs import build_here
 from tests.support.interrupting import StoppingProgress
 from tests.support.models import save_tiny_model
 
 POISON = b'{"text": "' + b"\xff\xfe\x00" * 1_700_000 + b'"}\n'
 """5 MB in one line that are no text."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ray() -> Iterator[None]:
-    with connect(None, 1):
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +47,7 @@ def read(model: Path, folder: Path, *corpus: str | Path, **options: object) -> R
     asked = config(model, folder, *corpus, **options)
     progress = StoppingProgress(before="Embedding")
     with pytest.raises(KeyboardInterrupt):
-        build(asked, progress)
+        build_here(asked, progress)
     (plan,) = folder.glob(f".{asked.out.name}.building/*/plans/documents.block")
     planned = Planned(plan, ())
     return Read(planned.totals(), planned.token_counts().tolist(), progress.lines)
@@ -67,7 +59,7 @@ def test_patterns_and_files_of_every_kind_are_read_together(model: Path, tmp_pat
     (tmp_path / "[c].txt").write_text("A file that is called like a pattern.")
     pyarrow.parquet.write_table(pyarrow.table({"text": ["In a table."]}), tmp_path / "d.parquet")
     corpus = (tmp_path / "*.jsonl", tmp_path / "[c].txt", (tmp_path / "d.parquet").as_uri())
-    manifest = build(config(model, tmp_path, *corpus))
+    manifest = build_here(config(model, tmp_path, *corpus))
     assert [(file.name, file.documents) for file in manifest.corpus.files] == [
         ("a.jsonl", 1), ("b.jsonl", 4), ("[c].txt", 1), ("d.parquet", 1),
     ]  # fmt: skip
@@ -111,7 +103,7 @@ def test_malformed_records_end_a_build_unless_they_are_to_be_skipped(model: Path
     bad = ['{"tex', '{"prompt": "without an answer"}', '{"text": 3}'] * 20
     malformed.write_text("\n".join([*bad, *(tmp_path / "corpus.jsonl").read_text().splitlines()]))
     with pytest.raises(BuildError, match=r"malformed.jsonl', line 1: not JSON .*--skip-bad"):
-        build(config(model, tmp_path, malformed))
+        build_here(config(model, tmp_path, malformed))
     found = read(model, tmp_path, malformed, skip_bad=True)
     assert found.token_counts == clean.token_counts
     assert sum(line.startswith("Left out: ") for line in found.lines) == 20
@@ -148,6 +140,6 @@ def test_several_sampled_answers_are_asked_for_each_prompt(model: Path, tmp_path
 )
 def test_what_cannot_be_found_is_refused_at_the_start(name: str, complaint: str, model: Path, tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=complaint) as caught:
-        build(config(model, tmp_path, name if "://" in name else tmp_path / name))
+        build_here(config(model, tmp_path, name if "://" in name else tmp_path / name))
     assert "secret" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []

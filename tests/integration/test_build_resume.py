@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -14,17 +13,11 @@ from retriever_service.building.config import BuildConfig
 from retriever_service.building.errors import BuildError
 from retriever_service.building.job import build
 from retriever_service.building.progress import NoProgress
-from retriever_service.building.ray_connection import connect
 from retriever_service.datastore import Datastore, DatastoreError
 from tests.support.building import write_corpus
+from tests.support.in_process_jobs import build_here
 from tests.support.interrupting import StoppingProgress, contents, flip_a_byte
 from tests.support.models import save_tiny_model
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ray() -> Iterator[None]:
-    with connect(None, 1):
-        yield
 
 
 @dataclass(frozen=True)
@@ -53,7 +46,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         fit_tokens=3000,
     )
     work = folder / "work"
-    build(
+    build_here(
         config, StoppingProgress(behind="Indexing", instead=lambda: shutil.copytree(folder / ".store.building", work))
     )
     return Built(config, contents(config.out), work)
@@ -70,7 +63,7 @@ def test_what_a_stopped_build_leaves_is_no_datastore(built: Built) -> None:
 
 
 def test_a_stopped_build_goes_on(built: Built, tmp_path: Path) -> None:
-    # With two workers: their number is nothing that the result depends on.
+    # With two workers of Ray: neither their number nor where they are is anything that the result depends on.
     config = replace(built.config, out=tmp_path / "store", workers=2, threads=1)
     stopped = StoppingProgress(before="Shuffling")
     with pytest.raises(KeyboardInterrupt):
@@ -78,7 +71,7 @@ def test_a_stopped_build_goes_on(built: Built, tmp_path: Path) -> None:
     assert stopped.lines[-1].startswith("What was done is kept in ")
     assert [path.name for path in tmp_path.iterdir()] == [".store.building"]
     going_on = StoppingProgress()
-    build(config, going_on)
+    build_here(config, going_on)
     assert "Going on with the work of an interrupted build" in going_on.lines
     assert contents(config.out) == built.contents
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
@@ -88,7 +81,7 @@ def test_nothing_that_is_there_is_made_again(built: Built, tmp_path: Path) -> No
     config = built.at(tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.block")}
     with pytest.raises(KeyboardInterrupt):
-        build(config, StoppingProgress(behind="Indexing"))
+        build_here(config, StoppingProgress(behind="Indexing"))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.block")} == before
 
 
@@ -120,7 +113,7 @@ def test_whatever_is_damaged_or_missing_is_made_anew(damaged: str, how: str, bui
     for path in paths:
         flip_a_byte(path) if how == "flipped" else path.unlink()
     told = StoppingProgress()
-    build(config, told)
+    build_here(config, told)
     assert contents(config.out) == built.contents
     assert sum("damaged in" in line for line in told.lines) == (how == "flipped" and damaged.endswith(".block"))
 
@@ -131,7 +124,7 @@ def test_left_overs_of_killed_tasks_are_removed(built: Built, tmp_path: Path) ->
     (job / "embedded" / ".block-000001.block.abc.partial").write_bytes(b"half")
     (job / "attempts" / "abc" / "partition-00000-segment-000").mkdir(parents=True)
     (job / "attempts" / "abc" / "partition-00000-segment-000" / "index.faiss").write_bytes(b"half")
-    build(config)
+    build_here(config)
     assert contents(config.out) == built.contents
 
 
@@ -165,10 +158,10 @@ def test_another_job_is_refused_until_it_is_to_begin_anew(
     changed = change(built.at(tmp_path))
     before = {path: path.read_bytes() for path in (tmp_path / ".store.building").rglob("*.block")}
     with pytest.raises(BuildError, match=rf"{difference}.*--restart"):
-        build(changed)
+        build_here(changed)
     assert {path: path.read_bytes() for path in (tmp_path / ".store.building").rglob("*.block")} == before
     with pytest.raises(KeyboardInterrupt):
-        build(replace(changed, restart=True), StoppingProgress(before="Embedding"))
+        build_here(replace(changed, restart=True), StoppingProgress(before="Embedding"))
     assert not blocks_of(tmp_path, "embedded/*.block")
 
 
@@ -181,7 +174,7 @@ def test_a_moved_corpus_and_model_of_the_same_content_are_the_same_job(built: Bu
         model=str(tmp_path / "elsewhere" / "gpt2"),
         corpus=(tmp_path / "elsewhere" / "corpus.jsonl",),
     )
-    build(moved, NoProgress())
+    build_here(moved, NoProgress())
     assert contents(config.out) == built.contents
 
 
@@ -190,16 +183,16 @@ def test_answers_are_not_asked_for_again(built: Built, tmp_path: Path) -> None:
     options = {"respond": True, "max_new_tokens": 6, "temperature": 1.0, "answers_per_prompt": 2}
     config = replace(built.config, out=tmp_path / "store", answers_out=answers, **options)
     with pytest.raises(KeyboardInterrupt):
-        build(config, StoppingProgress(behind="Answering"))
+        build_here(config, StoppingProgress(behind="Answering"))
     assert not answers.exists()
     answered = {path: path.stat().st_mtime_ns for path in blocks_of(tmp_path, "answers/*.block")}
     assert answered
     with pytest.raises(KeyboardInterrupt):
-        build(config, StoppingProgress(before="Embedding"))
+        build_here(config, StoppingProgress(before="Embedding"))
     assert {path: path.stat().st_mtime_ns for path in answered} == answered
     first = answers.read_bytes()
     # One of them is lost, and given again.
     next(iter(answered)).unlink()
     with pytest.raises(KeyboardInterrupt):
-        build(config, StoppingProgress(before="Embedding"))
+        build_here(config, StoppingProgress(before="Embedding"))
     assert answers.read_bytes() == first

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from retriever_service.building.errors import BuildError
+from retriever_service.building.jobs import Pool
 from retriever_service.building.ray_connection import connect
-from retriever_service.building.ray_jobs import Pool, RayJobs
+from retriever_service.building.ray_jobs import RayJobs
 from tests.support.building import BUG, FAILING_WORKER, FINE, FULL_DISK, KILLED, KILLED_ONCE
 
 

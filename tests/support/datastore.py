@@ -23,11 +23,11 @@ from retriever_service.datastore import (
     CorpusProvenance,
     Datastore,
     EntryBatch,
-    FileRecord,
     Manifest,
     PartitionRecord,
     TokenTableBuilder,
     assign_tokens,
+    dataset_files,
     manifest_checksum,
     save_routing,
     save_token_table,
@@ -137,7 +137,7 @@ def build_datastore(
         )
         for partition in range(num_partitions)
     ]
-    files = {name: FileRecord.of(path / name) for name in (REDUCER_FILE, ROUTING_FILE, TOKEN_TABLE_FILE)}
+    files = dataset_files(path)
     manifest = Manifest(
         build_id=build_id,
         model=model or ModelIdentity("tiny", "", "ab" * 32, "cd" * 32, hidden_size, vocab_size),
