@@ -1,7 +1,4 @@
-"""A channel to a retriever: what it allows, how it notices a dead peer, and what it shows of its owner.
-
-Knows gRPC's options and credentials; no calls and no answers.
-"""
+"""A channel to a retriever that shows its owner's token with every call. Knows no calls and no answers."""
 
 from __future__ import annotations
 
@@ -12,19 +9,6 @@ import grpc
 
 from decoder_client.retriever_errors import RetrieverError
 from dresd.peer_access import PeerAccess, PeerAccessError
-
-_OPTIONS: tuple[tuple[str, int | str], ...] = (
-    # Every link connects anew: a shared subchannel would wait out the backoff of an earlier link's failures.
-    ("grpc.use_local_subchannel_pool", 1),
-    # A reducer (dims x hidden size x 4 bytes) and a routing table outgrow the default of 4 MiB.
-    ("grpc.max_receive_message_length", 64 << 20),
-    # A retriever is on the decoder's own network, where a proxy set for the web does not lead.
-    ("grpc.enable_http_proxy", 0),
-    # A server that vanished is noticed while nothing is asked. It is asked less often than servers cut callers off for.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.max_pings_without_data", 0),
-)
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -47,15 +31,9 @@ class RetrieverChannel:
         self._bearer = _Bearer()
         self.read_token()
         try:
-            credentials = access.credentials()
+            self._plain = access.channel(address)
         except PeerAccessError as error:
             raise RetrieverError(str(error)) from error
-        options = [*_OPTIONS, *access.options()]
-        self._plain = (
-            grpc.insecure_channel(address, options)
-            if credentials is None
-            else grpc.secure_channel(address, credentials, options)
-        )
         self.channel = (
             self._plain if self._bearer.authorization is None else grpc.intercept_channel(self._plain, self._bearer)
         )

@@ -234,10 +234,12 @@ class ServerConnection:
     def _complain(self, sentence: str) -> None:
         """Warns, but of the same trouble once a minute: a service at the edge of its deadline fails again and again."""
         now = time.monotonic()
-        self._complained_s = {said: when for said, when in self._complained_s.items() if now < when + _SAME_COMPLAINT_S}
-        repeated = sentence in self._complained_s
+        with self._changed:
+            recent = self._complained_s.items()
+            self._complained_s = {said: when for said, when in recent if now < when + _SAME_COMPLAINT_S}
+            repeated = sentence in self._complained_s
+            self._complained_s.setdefault(sentence, now)
         logger.log(logging.DEBUG if repeated else logging.WARNING, "%s", sentence)
-        self._complained_s.setdefault(sentence, now)
 
     def _dial(self) -> Connected:
         config = self._config

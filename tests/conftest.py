@@ -8,12 +8,17 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from scripts.prepare_model import cache_folder, prepare
 from scripts.prepare_prometheus import prepare as prepare_prometheus
+
+if TYPE_CHECKING:
+    from tests.support.datastore import BuiltDatastore
+    from tests.support.evaluation import TinyWorld
 
 # Read when torch and FAISS are imported, here and in the processes that tests start: two processes with a thread a
 # core each spin for the same cores and run many times slower than with one thread each.
@@ -43,6 +48,22 @@ def _restored_logging() -> Iterator[None]:
     handlers = list(root.handlers)
     yield
     root.handlers = handlers
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltDatastore:
+    """A small datastore in one partition, for all who only read it."""
+    from tests.support.serving import servable_datastore
+
+    return servable_datastore(tmp_path_factory.mktemp("built") / "store")
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> TinyWorld:
+    """A tiny model, answers of its own and a datastore of others, for all who only read them."""
+    from tests.support.evaluation import tiny_world
+
+    return tiny_world(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture(scope="session")

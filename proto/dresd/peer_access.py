@@ -18,6 +18,18 @@ import grpc
 _TARGET = re.compile(r"(dns://[^/]*/|dns:|ipv4:|ipv6:)?(?P<host>\[.*\]|[^:]*):[0-9]+")
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750
 _MAX_BYTES = 1 << 20
+_OPTIONS: tuple[tuple[str, int | str], ...] = (
+    # Every channel connects anew: a shared subchannel would wait out the backoff of an earlier one's failures.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A reducer (dims x hidden size x 4 bytes) and a routing table outgrow the default of 4 MiB.
+    ("grpc.max_receive_message_length", 64 << 20),
+    # A retriever is on its callers' own network, where a proxy set for the web does not lead.
+    ("grpc.enable_http_proxy", 0),
+    # A server that vanished is noticed while nothing is asked. It is asked less often than servers cut callers off for.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
 _TRUE = {"1": True, "true": True, "": False, "0": False, "false": False}
 
 
@@ -108,10 +120,21 @@ class PeerAccess:
         )
         return grpc.ssl_channel_credentials(ca, key, certificate)
 
-    def options(self) -> list[tuple[str, str]]:
-        """Channel arguments that go with the credentials."""
+    def options(self) -> list[tuple[str, int | str]]:
+        """Channel arguments: what a channel allows, how it notices a dead peer, and what goes with the credentials."""
         named = self.is_encrypted and self.server_name is not None
-        return [("grpc.ssl_target_name_override", self.server_name or "")] if named else []
+        return [*_OPTIONS, ("grpc.ssl_target_name_override", self.server_name or "")] if named else [*_OPTIONS]
+
+    def channel(self, address: str) -> grpc.Channel:
+        """A new one to `address`, which shows no token by itself.
+
+        Raises:
+            PeerAccessError: a file cannot be read.
+        """
+        credentials = self.credentials()
+        if credentials is None:
+            return grpc.insecure_channel(address, self.options())
+        return grpc.secure_channel(address, credentials, self.options())
 
     def authorization(self, address: str) -> str | None:
         """The value of the `authorization` header for a call to `address` made now; None for none.

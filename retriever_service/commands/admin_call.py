@@ -28,15 +28,9 @@ def admin_of(address: str) -> Iterator[tuple[pb_grpc.AdminStub, Metadata]]:
     """
     try:
         access = PeerAccess.from_environment()
-        credentials, authorization = access.credentials(), access.authorization(address)
+        authorization, channel = access.authorization(address), access.channel(address)
     except PeerAccessError as error:
         raise CommandError(str(error)) from error
-    # A server is on the operator's own network, where a proxy set for the web does not lead.
-    options = [("grpc.enable_http_proxy", 0), *access.options()]
-    if credentials is None:
-        channel = grpc.insecure_channel(address, options)
-    else:
-        channel = grpc.secure_channel(address, credentials, options)
     with channel:
         try:
             yield pb_grpc.AdminStub(channel), () if authorization is None else (("authorization", authorization),)

@@ -70,12 +70,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
+    from retriever_service.datastore.files import replacing
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            beside = folder / f".{name}.partial"
-            beside.write_text(text, "utf-8")
-            beside.replace(folder / name)
+            with replacing(folder / name) as beside:
+                beside.write_text(text, "utf-8")
     except OSError as error:
         raise CommandError(
             f"{printable(str(error.filename or folder))} cannot be written: {error.strerror}. Name another folder."

@@ -23,14 +23,6 @@ from retriever_service.echo import echoed
 
 logger = logging.getLogger(__name__)
 
-_OPTIONS = (
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.max_pings_without_data", 0),
-)
 _LEARN_S = 5.0
 """Between two looks at what the peer serves, and the longest of such a look."""
 _LEAST_PAUSE_S = 0.5
@@ -132,7 +124,7 @@ class PeerLink:
         credentials = self._access.credentials()
         authorization = self._access.authorization(self._address)
         metadata = () if authorization is None else (("authorization", authorization),)
-        options = [*_OPTIONS, *self._access.options()]
+        options = self._access.options()
         channel = (
             grpc.aio.insecure_channel(self._address, options)
             if credentials is None

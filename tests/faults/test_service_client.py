@@ -19,12 +19,7 @@ from dresd.v1 import retriever_pb2_grpc as pb_grpc
 from retriever_service.serving.config import Limits
 from retriever_service.serving.messages import info_message, reducer_message
 from tests.support.datastore import BuiltDatastore
-from tests.support.serving import IDENTITY, PATIENCE_S, ServerProcess, eventually, servable_datastore
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltDatastore:
-    return servable_datastore(tmp_path_factory.mktemp("faults") / "store")
+from tests.support.serving import IDENTITY, PATIENCE_S, ServerProcess, eventually
 
 
 def client_of(address: str, **changes: object) -> RetrieverClient:

@@ -12,12 +12,7 @@ import pytest
 
 from decoder_client.cli import main
 from decoder_client.evaluation.results import BENCH, Results
-from tests.support.evaluation import TinyWorld, tiny_world
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> TinyWorld:
-    return tiny_world(tmp_path_factory.mktemp("bench"))
+from tests.support.evaluation import TinyWorld
 
 
 def prompts(folder: Path, *lines: object) -> Path:

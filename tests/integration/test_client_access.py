@@ -31,16 +31,10 @@ from tests.support.serving import (
     eventually,
     local_config,
     request_for,
-    servable_datastore,
     serving,
 )
 
 TOKEN, OTHER = "t" * 32, "o" * 32
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltDatastore:
-    return servable_datastore(tmp_path_factory.mktemp("access") / "store")
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,9 @@ from pathlib import Path
 import pytest
 
 from decoder_client.cli import main
-from tests.support.evaluation import TinyWorld, tiny_world
+from tests.support.evaluation import TinyWorld
 from tests.support.models import save_tiny_model
 from tests.support.serving import local_config, serving
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> TinyWorld:
-    return tiny_world(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture(scope="module")

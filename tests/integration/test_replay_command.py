@@ -10,13 +10,8 @@ import pytest
 from decoder_client.cli import main
 from decoder_client.evaluation.results import REPLAY, Results
 from retriever_service.serving.server import ServeConfig
-from tests.support.evaluation import TinyWorld, tiny_world, write_records
+from tests.support.evaluation import TinyWorld, write_records
 from tests.support.serving import local_config, serving
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> TinyWorld:
-    return tiny_world(tmp_path_factory.mktemp("replay"))
 
 
 @pytest.fixture(autouse=True)

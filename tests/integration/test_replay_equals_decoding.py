@@ -20,18 +20,13 @@ from decoder_client.evaluation.traces import Trace, load_traces
 from decoder_client.loop import DraftLimits
 from decoder_client.stats import GenerationStats
 from decoder_client.target_model import load_target_model
-from tests.support.evaluation import MAX_NEW_TOKENS, TinyWorld, tiny_world
+from tests.support.evaluation import MAX_NEW_TOKENS, TinyWorld
 from tests.support.models import save_tiny_model
 
 # A replay cannot know what the target would have said behind rejected nodes, from which Token Recycling learns.
 LEARNS_FROM_REJECTED = "token-recycling"
 
 CURVE = CostCurve((1, 65), (1.0, 1.5))
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> TinyWorld:
-    return tiny_world(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture(scope="module")

@@ -39,11 +39,6 @@ from tests.support.serving import (
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltDatastore:
-    return servable_datastore(tmp_path_factory.mktemp("client") / "store")
-
-
-@pytest.fixture(scope="module")
 def server(built: BuiltDatastore) -> Iterator[ServerThread]:
     with serving(local_config(built.path, limits=Limits(max_queries=4, max_neighbors=30, max_nodes=20))) as server:
         yield server

@@ -29,16 +29,10 @@ from tests.support.serving import (
     OpenStream,
     local_config,
     request_for,
-    servable_datastore,
     serving,
 )
 
 TOKEN = "t0ken" * 7
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltDatastore:
-    return servable_datastore(tmp_path_factory.mktemp("log") / "store")
 
 
 @contextmanager

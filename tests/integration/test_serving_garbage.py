@@ -14,7 +14,7 @@ from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
 from retriever_service.serving.logs import GRPC_LOGGER, is_no_departure
 from tests.support.datastore import BuiltDatastore
-from tests.support.serving import PATIENCE_S, local_config, request_for, servable_datastore, serving
+from tests.support.serving import PATIENCE_S, local_config, request_for, serving
 
 UNARY = ["GetInfo", "GetReducer", "Retrieve"]
 REFUSALS = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION}
@@ -29,11 +29,6 @@ class Records(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and (record.name != GRPC_LOGGER or is_no_departure(record)):
             self.tracebacks.append(record)
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltDatastore:
-    return servable_datastore(tmp_path_factory.mktemp("garbage") / "store")
 
 
 @pytest.fixture(scope="module")

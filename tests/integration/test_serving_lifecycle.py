@@ -24,16 +24,10 @@ from tests.support.serving import (
     eventually,
     local_config,
     request_for,
-    servable_datastore,
     serving,
 )
 
 Health = health_pb2.HealthCheckResponse
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltDatastore:
-    return servable_datastore(tmp_path_factory.mktemp("lifecycle") / "store")
 
 
 def free_port() -> int:

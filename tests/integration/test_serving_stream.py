@@ -18,14 +18,8 @@ from tests.support.serving import (
     OpenStream,
     local_config,
     request_for,
-    servable_datastore,
     serving,
 )
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltDatastore:
-    return servable_datastore(tmp_path_factory.mktemp("stream") / "store")
 
 
 def good(built: BuiltDatastore, at: int = 0, **changes: object) -> pb.RetrieveRequest:

@@ -15,12 +15,7 @@ from retriever_service.serving.access import Access, TlsFiles
 from retriever_service.serving.server import ServeError
 from tests.support.certificates import Issued, authority, issued_by, put, put_pair
 from tests.support.datastore import BuiltDatastore
-from tests.support.serving import PATIENCE_S, ServerThread, local_config, request_for, servable_datastore, serving
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltDatastore:
-    return servable_datastore(tmp_path_factory.mktemp("tls") / "store")
+from tests.support.serving import PATIENCE_S, ServerThread, local_config, request_for, serving
 
 
 @pytest.fixture(scope="module")

@@ -17,14 +17,9 @@ from retriever_service.serving.access import Access
 from retriever_service.serving.server import ServeError
 from tests.support.certificates import put
 from tests.support.datastore import BuiltDatastore
-from tests.support.serving import PATIENCE_S, ServerThread, local_config, request_for, servable_datastore, serving
+from tests.support.serving import PATIENCE_S, ServerThread, local_config, request_for, serving
 
 OLD, NEW = "old-" + "a" * 30, "new-" + "b" * 30
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltDatastore:
-    return servable_datastore(tmp_path_factory.mktemp("tokens") / "store")
 
 
 def retrieve(built: BuiltDatastore) -> pb.RetrieveRequest:

@@ -16,15 +16,10 @@ from decoder_client.evaluation.token_records import TokenFileError, read_token_r
 from decoder_client.evaluation.traces import LIKELY, load_traces
 from decoder_client.target_model import TargetModel, load_target_model
 from retriever_service.datastore import Datastore
-from tests.support.evaluation import TinyWorld, tiny_world, write_records
+from tests.support.evaluation import TinyWorld, write_records
 from tests.support.models import save_tiny_model
 
 RECORDS = [([1, 2], [3, 4, 5]), ([6], [7])]
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> TinyWorld:
-    return tiny_world(tmp_path_factory.mktemp("world"))
 
 
 def lines_in(folder: Path, *lines: object) -> Path:

@@ -14,12 +14,7 @@ from decoder_client.evaluation.results import Results
 from decoder_client.evaluation.seen_before import seen_before
 from decoder_client.evaluation.token_records import TokenRecord, read_token_records
 from retriever_service.datastore import Datastore
-from tests.support.evaluation import TinyWorld, tiny_world, write_records
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> TinyWorld:
-    return tiny_world(tmp_path_factory.mktemp("world"))
+from tests.support.evaluation import TinyWorld, write_records
 
 
 def sentence(world: TinyWorld, *records: TokenRecord, corpus: tuple[Path, ...] = ()) -> str | None:
