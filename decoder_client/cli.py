@@ -13,10 +13,14 @@ from decoder_client.commands import bench, generate, replay
 from decoder_client.errors import DecoderError
 from dresd.command_line import Command, run_command
 
+_NO_RESULTS = "No results were written."
+
 COMMANDS = {
-    "generate": Command("answer one prompt", generate.add_arguments, generate.run),
-    "bench": Command("compare drafters on the prompts of a file", bench.add_arguments, bench.run),
-    "replay": Command("compare drafters on known answers, without decoding", replay.add_arguments, replay.run),
+    "generate": Command("answer one prompt", generate.add_arguments, generate.run, "The answer is not whole."),
+    "bench": Command("compare drafters on the prompts of a file", bench.add_arguments, bench.run, _NO_RESULTS),
+    "replay": Command(
+        "compare drafters on known answers, without decoding", replay.add_arguments, replay.run, _NO_RESULTS
+    ),
 }
 
 

@@ -115,5 +115,6 @@ if __name__ == "__main__":
     try:
         code = main()
     except KeyboardInterrupt:
+        print("\nstopped: what was answered and embedded is kept, and the next run goes on with it", file=sys.stderr)
         code = 130
     raise SystemExit(code)

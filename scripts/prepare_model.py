@@ -45,6 +45,7 @@ def download_gguf(folder: Path) -> Path:
 
 def convert(gguf: Path, out: Path) -> None:
     """Dequantises the GGUF file to float32 and writes what `from_pretrained` loads in seconds."""
+    os.environ.setdefault("TQDM_DISABLE", "1")  # three bars of a second each
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
@@ -80,4 +81,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        print("stopped: nothing was kept; the next run begins again", file=sys.stderr)
+        code = 130
+    raise SystemExit(code)

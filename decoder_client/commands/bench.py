@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from decoder_client.commands.evaluation_options import (
     warned_of_known,
     write_results,
 )
+from decoder_client.commands.progress_bars import show_what_takes_long
 from dresd.argument_types import at_least, some_path
 
 if TYPE_CHECKING:
@@ -45,8 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measures and prints; 1 if an output differs from plain decoding by more than float32 rounding explains."""
-    from transformers.utils import logging as transformers_logging
-
     from decoder_client.evaluation.assemble import assemble
     from decoder_client.evaluation.bench import run_bench
     from decoder_client.evaluation.cost_curve import cost_points
@@ -62,8 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_outputs(arguments)
     methods = chosen_methods(arguments)
     set_threads(arguments.threads)
-    if not sys.stderr.isatty():
-        transformers_logging.disable_progress_bar()
+    show_what_takes_long()
     target = load_target_model(arguments.model)
     chat = not arguments.no_chat and bool(target.tokenizer is not None and target.tokenizer.chat_template)
     prompts = read_prompts(arguments.prompts, target, chat=chat, limit=arguments.limit)

@@ -17,6 +17,7 @@ from decoder_client.commands.options import (
     setting,
     stop_string,
 )
+from decoder_client.commands.progress_bars import show_what_takes_long
 from dresd.argument_types import at_least, non_empty
 
 if TYPE_CHECKING:
@@ -82,13 +83,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answers the prompt; 0."""
-    from transformers.utils import logging as transformers_logging
-
     from decoder_client.generation import SpeculativeDecoder
     from decoder_client.target_model import load_target_model
 
-    if not sys.stderr.isatty():
-        transformers_logging.disable_progress_bar()
+    show_what_takes_long()
     target = load_target_model(arguments.model, dtype=arguments.dtype, device=arguments.device)
     client = _client(arguments) if arguments.retriever and arguments.nodes != 0 else None
     try:

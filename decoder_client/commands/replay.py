@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from decoder_client.commands.evaluation_options import (
     EvaluationError,
@@ -18,6 +17,7 @@ from decoder_client.commands.evaluation_options import (
     warned_of_known,
     write_results,
 )
+from decoder_client.commands.progress_bars import show_what_takes_long
 from dresd.argument_types import some_path
 
 
@@ -34,8 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Replays and prints; 0."""
-    from transformers.utils import logging as transformers_logging
-
     from decoder_client.cache_folder import cache_folder
     from decoder_client.evaluation.assemble import assemble
     from decoder_client.evaluation.cost_curve import cost_points, pass_seconds, read_cost_curve
@@ -54,8 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     if curve is not None and all(method.name != PLAIN for method in methods):
         methods.insert(0, Method(PLAIN, OWN_BUDGET))  # costs nothing here, and speed-ups compare with it
     set_threads(arguments.threads)
-    if not sys.stderr.isatty():
-        transformers_logging.disable_progress_bar()
+    show_what_takes_long()
     target = load_target_model(arguments.model)
     records = read_token_records(arguments.traces, vocab_size=target.vocab_size, limit=arguments.limit)
     for record in records:

@@ -23,6 +23,7 @@ _INTERRUPTED = 128 + signal.SIGINT
 _NOBODY_READS = 128 + signal.SIGPIPE
 _OURS = {"dresd", "retriever_service", "decoder_client"}
 _SHOWN_CHARACTERS = 60
+_UNCHANGED = "Nothing was changed."
 
 
 class UsageError(Exception):
@@ -31,11 +32,19 @@ class UsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command: what it is for, its options, and what it does (returning the exit code)."""
+    """One command.
+
+    Attributes:
+        help: what it is for.
+        add_arguments: declares its options.
+        run: does it; returns the exit code.
+        stopped: what an interrupt leaves behind, and how to go on: one sentence.
+    """
 
     help: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+    stopped: str = _UNCHANGED
 
 
 def run_command(
@@ -81,9 +90,11 @@ def _run(
     failures: type[Exception],
     arguments: Sequence[str],
 ) -> int:
+    stopped = _UNCHANGED
     try:
         _check_text(arguments)
         parsed = _parse(parser, arguments)
+        stopped = commands[parsed.command].stopped
         return commands[parsed.command].run(parsed)
     except failures as error:
         _say(str(error))
@@ -101,6 +112,7 @@ def _run(
         )
         return 1
     except KeyboardInterrupt:
+        print(f"stopped: {stopped}", file=sys.stderr)
         return _INTERRUPTED
 
 

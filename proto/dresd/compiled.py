@@ -8,7 +8,9 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import threading
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from pickle import PickleError
 
@@ -48,8 +50,21 @@ def _has_place(function: Callable[..., object]) -> bool:
     return True
 
 
-def warm(call_everything: Callable[[], object]) -> None:
-    """Compiles what `call_everything` calls, or loads it from the cache on disk, so that no answer waits for it."""
+def warm(call_everything: Callable[[], object], *, patience_s: float = 3.0) -> None:
+    """Compiles what `call_everything` calls, or loads it from the cache on disk, so that no answer waits for it.
+
+    Says so, once in a process, where compiling takes longer than `patience_s` seconds.
+    """
+    waiting = threading.Timer(patience_s, _say_that_it_compiles)
+    waiting.daemon = True
+    waiting.start()
+    try:
+        _call(call_everything)
+    finally:
+        waiting.cancel()
+
+
+def _call(call_everything: Callable[[], object]) -> None:
     try:
         call_everything()
     except (OSError, EOFError, ValueError, PickleError, ImportError, AttributeError) as error:
@@ -58,3 +73,13 @@ def warm(call_everything: Callable[[], object]) -> None:
         for compiled in _COMPILED:
             compiled._cache = NullCache()  # type: ignore[attr-defined]  # numba offers no public way
         call_everything()
+
+
+def _say_that_it_compiles() -> None:
+    if any(compiled.stats.cache_misses for compiled in _COMPILED):  # else a busy machine is slow to load it
+        _say_once()
+
+
+@cache
+def _say_once() -> None:
+    logger.warning("compiling the inner loops: half a minute, once for an installation; a busy machine takes longer")

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from decoder_client.settings import SETTINGS
 from retriever_service.building.errors import BuildError
 from retriever_service.building.respond import ENGINES
 from retriever_service.datastore import CODECS
@@ -25,7 +26,6 @@ _BOUNDS = {
     "workers": ("--workers", 1, 1024),
     "threads": ("--threads", 1, 1024),
 }
-_TEMPERATURES = (1e-3, 1e3)
 _HIGHEST_PORT = 65_535
 _RAY_ADDRESS = re.compile(r"auto|(ray://)?(\[[0-9A-Fa-f:]+\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
 
@@ -99,12 +99,9 @@ class BuildConfig:
                 raise ConfigError(f"{option} is {value}, but must lie in {low}..{high}.")
         if self.codec not in CODECS:
             raise ConfigError(f"There is no codec {self.codec!r}. Choose one of {', '.join(CODECS)}.")
-        low_temperature, high_temperature = _TEMPERATURES
-        if self.temperature != 0 and not low_temperature <= self.temperature <= high_temperature:
-            raise ConfigError(
-                f"--temperature is {self.temperature:g}, but must be 0 (greedy) or lie in "
-                f"{low_temperature:g}..{high_temperature:g}."
-            )
+        temperatures = SETTINGS["temperature"]
+        if not temperatures.allows(self.temperature):
+            raise ConfigError(f"--temperature is {self.temperature:g}, but must be {temperatures.expected}.")
         if self.engine not in ENGINES:
             raise ConfigError(f"There is no engine {self.engine!r}. Choose one of {', '.join(ENGINES)}.")
         if self.answers_per_prompt > 1 and self.temperature == 0:

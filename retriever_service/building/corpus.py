@@ -129,13 +129,15 @@ def _json(text: str, where: str) -> object:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise BuildError(f"{where}: not JSON ({error.msg} at column {error.colno}).") from error
+        raise BuildError(
+            f"{where}: not JSON ({error.msg} at column {error.colno}). Write one JSON object a line."
+        ) from error
     except RecursionError as error:
         raise BuildError(
             f"{where}: the JSON is nested too deeply. Leave out what is no prompt and no answer."
         ) from error
     except ValueError as error:  # what else the decoder refuses: a whole number of thousands of digits
-        raise BuildError(f"{where}: not JSON that can be read ({first_line(error)}).") from error
+        raise BuildError(f"{where}: not JSON that can be read ({first_line(error)}). Write it shorter.") from error
 
 
 def _read_txt(name: str, file: BinaryIO, after: int) -> Iterator[tuple[int, Record | BadRecord]]:
@@ -202,7 +204,10 @@ def parse_record(fields: object, where: str) -> Record:
         BuildError: names `where` and what is wrong there.
     """
     if not isinstance(fields, Mapping):
-        raise BuildError(f"{where}: a JSON object is expected, not {type(fields).__name__}.")
+        raise BuildError(
+            f'{where}: a JSON object is expected, not {type(fields).__name__}. Write it as {{"prompt": "...", '
+            '"response": "..."}, for example.'
+        )
     # A null and a missing field are the same: columns of a table cannot be missing.
     present = {str(name): value for name, value in fields.items() if value is not None}
     if "prompt_ids" in present:
@@ -220,12 +225,14 @@ def parse_record(fields: object, where: str) -> Record:
         )
     if "text" in present:
         return TextRecord(where, _string(present["text"], "text", where))
-    raise BuildError(f"{where}: none of the fields prompt, messages, text or prompt_ids is there.")
+    raise BuildError(f"{where}: none of the fields prompt, messages, text or prompt_ids is there. Name one of them so.")
 
 
 def _string(value: object, field: str, where: str) -> str:
     if not isinstance(value, str):
-        raise BuildError(f"{where}: field {field!r} must be a string, not {type(value).__name__}.")
+        raise BuildError(
+            f"{where}: field {field!r} must be a string, not {type(value).__name__}. Write it as text in quotes."
+        )
     _check_text(value, f"field {field!r}", where)
     return value
 
@@ -242,7 +249,10 @@ def _check_text(value: str, what: str, where: str) -> None:
 
 def _token_ids(value: object, field: str, where: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(token) is int and 0 <= token <= _MAX_TOKEN_ID for token in value):
-        raise BuildError(f"{where}: field {field!r} must be a list of token ids (whole numbers in 0..{_MAX_TOKEN_ID}).")
+        raise BuildError(
+            f"{where}: field {field!r} must be a list of token ids (whole numbers in 0..{_MAX_TOKEN_ID}). Write them "
+            "as the model's tokenizer gives them."
+        )
     return tuple(value)
 
 
@@ -251,10 +261,16 @@ def _turns(value: object, where: str) -> tuple[tuple[str, str], ...]:
     for turn in value if isinstance(value, list) else []:
         role, content = (turn.get("role"), turn.get("content")) if isinstance(turn, Mapping) else (None, None)
         if not isinstance(role, str) or not isinstance(content, str):
-            raise BuildError(f"{where}: each of 'messages' must have a 'role' and a 'content', both strings.")
+            raise BuildError(
+                f"{where}: each of 'messages' must have a 'role' and a 'content', both strings. Write a turn as "
+                '{"role": "user", "content": "..."}.'
+            )
         _check_text(role, "a role", where)
         _check_text(content, "a message", where)
         turns.append((role, content))
     if not turns:
-        raise BuildError(f"{where}: field 'messages' must be a list of at least one message.")
+        raise BuildError(
+            f"{where}: field 'messages' must be a list of at least one message. Give a turn of the user and one of the "
+            "assistant."
+        )
     return tuple(turns)

@@ -70,7 +70,7 @@ class DocumentEncoder:
         """
         prompt = self._prompt(record)
         if not prompt:
-            raise BuildError(f"{record.where}: the prompt is empty.")
+            raise BuildError(f"{record.where}: the prompt is empty. Give one that asks something.")
         return prompt
 
     def _prompt(self, record: Record) -> list[int]:
@@ -90,7 +90,7 @@ class DocumentEncoder:
         while turns and turns[-1][0] == "assistant":
             turns.pop()
         if not turns:
-            raise BuildError(f"{record.where}: the conversation has no turn to answer.")
+            raise BuildError(f"{record.where}: the conversation has no turn to answer. Give one of the user.")
         return self._prompt_of(turns, record)
 
     def _prompt_of(self, turns: Sequence[tuple[str, str]], record: Record) -> list[int]:

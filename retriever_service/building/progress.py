@@ -13,6 +13,9 @@ from typing import Protocol
 
 from retriever_service.echo import printable
 
+_BAR_S = 0.5
+"""Between looks at what a bar shows."""
+
 
 class Progress(Protocol):
     """What a build reports to."""
@@ -37,7 +40,14 @@ class NoProgress:
 
 
 class TerminalProgress:
-    """Lines on stderr, and bars there if it is a terminal; else a line where a stage begins and one where it ends."""
+    """Lines on stderr, and bars there if it is a terminal; else lines where a stage begins, ends, and in between.
+
+    Args:
+        every_s: between lines of a stage.
+    """
+
+    def __init__(self, every_s: float = 30.0) -> None:
+        self._every_s = every_s
 
     def say(self, line: str) -> None:
         """Prints the line, control characters of names escaped."""
@@ -45,30 +55,48 @@ class TerminalProgress:
 
     @contextmanager
     def stage(self, name: str, total: int, unit: str, done: Callable[[], int]) -> Iterator[None]:
-        """Shows a bar that follows `done`."""
+        """Shows how `done` grows."""
         if not sys.stderr.isatty():
             self.say(f"{name}: {total:,} {unit}")
             started = time.monotonic()
-            yield
-            self.say(f"{name} done: {done():,} of {total:,} {unit} in {time.monotonic() - started:.1f} s")
+
+            def told() -> str:
+                return f"{done():,} of {total:,} {unit} in {time.monotonic() - started:.1f} s"
+
+            with _called_every(self._every_s, lambda: self.say(f"{name}: {told()}")):
+                yield
+            self.say(f"{name} done: {told()}")
             return
         from tqdm import tqdm
 
-        finished = threading.Event()
         with tqdm(total=total, desc=name, unit=f" {unit}", unit_scale=total >= 10_000, file=sys.stderr) as bar:
 
             def follow() -> None:
-                while not finished.wait(0.5):
-                    bar.update(done() - bar.n)
-
-            thread = threading.Thread(target=follow, daemon=True)
-            thread.start()
-            try:
-                yield
-            finally:
-                finished.set()
-                thread.join()
                 bar.update(done() - bar.n)
+
+            try:
+                with _called_every(_BAR_S, follow):
+                    yield
+            finally:
+                follow()
+
+
+@contextmanager
+def _called_every(seconds: float, act: Callable[[], object]) -> Iterator[None]:
+    """Calls `act` again and again, in a thread of its own."""
+    finished = threading.Event()
+
+    def repeat() -> None:
+        while not finished.wait(seconds):
+            act()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        thread.join()
 
 
 class Counter:

@@ -54,7 +54,7 @@ class Reloader:
 
     Attributes:
         collection: as given.
-        folder: as given.
+        folder: the same with its full name, because whoever reads of it may be somewhere else.
         last_error: why the latest reload was refused; "" if it was not.
     """
 
@@ -62,7 +62,7 @@ class Reloader:
         self, collection: Collection, folder: Path, open_datastore: Callable[[Path], Datastore], limits: Limits
     ) -> None:
         self.collection = collection
-        self.folder = folder
+        self.folder = _full_name(folder)
         self.last_error = ""
         self._open_datastore = open_datastore
         self._limits = limits
@@ -164,3 +164,10 @@ class Reloader:
             "of_partitions": len(build.datastore.manifest.partitions),
         }
         logger.info("serving", extra={"fields": fields})
+
+
+def _full_name(folder: Path) -> Path:
+    try:
+        return folder.absolute()
+    except FileNotFoundError:  # the folder that we are in is gone
+        return folder

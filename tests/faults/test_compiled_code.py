@@ -25,6 +25,22 @@ from decoder_client.drafting import MixtureDrafter
 MixtureDrafter(vocab_size=8)
 print("drafts")
 """
+WAITED_FOR = """
+import sys, threading
+from dresd.compiled import warm
+sys.path.insert(0, sys.argv[1])
+import compiled_here
+
+def slowly():
+    compiled_here.one()
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.join()
+
+warm(slowly, patience_s=0)
+warm(slowly, patience_s=0)
+"""
+COMPILED = "from dresd.compiled import njit\n\n\n@njit\ndef one():\n    return 1\n"
 
 
 def test_damaged_machine_code_is_compiled_again(tmp_path: Path) -> None:
@@ -45,6 +61,18 @@ def test_damaged_machine_code_is_compiled_again(tmp_path: Path) -> None:
     assert "compiling at every start" in again.stderr
 
 
+def test_one_who_waits_for_compilation_is_told_why_once(tmp_path: Path) -> None:
+    (tmp_path / "compiled_here.py").write_text(COMPILED, "utf-8")
+    command = [sys.executable, "-c", WAITED_FOR, str(tmp_path)]
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "machine code")}
+    first, again = (
+        subprocess.run(command, env=environment, check=True, capture_output=True, text=True) for _ in range(2)
+    )
+    assert "compiling the inner loops" in first.stderr
+    assert first.stderr.count("\n") == 1
+    assert again.stderr == ""
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be nobody")
 @pytest.mark.parametrize("place", ["", "NUMBA_CACHE_DIR"])
 def test_a_user_without_a_home_gets_no_folder_that_is_called_tilde(place: str) -> None:
@@ -54,9 +82,7 @@ def test_a_user_without_a_home_gets_no_folder_that_is_called_tilde(place: str) -
         Path(folder).chmod(0o777)
         source = Path(folder) / "source"
         source.mkdir(0o755)
-        (source / "compiled_here.py").write_text(
-            "from dresd.compiled import njit\n\n\n@njit\ndef one():\n    return 1\n", "utf-8"
-        )
+        (source / "compiled_here.py").write_text(COMPILED, "utf-8")
         if place:
             environment[place] = f"{folder}/machine code"
         done = subprocess.run(

@@ -134,3 +134,15 @@ def test_the_commands_show_certificate_and_token_of_the_environment(root: Root, 
         accepted = status(**encrypted, DRESD_RETRIEVER_TOKEN_FILE=str(tokens))
     assert accepted.returncode == 0, accepted.stderr
     assert "current  one" in accepted.stdout
+
+
+def test_status_tells_full_names_of_folders_that_were_named_from_the_servers_own(
+    root: Root, capsys: pytest.CaptureFixture[str]
+):
+    with serving(swapping_config(Path(os.path.relpath(root.path)))) as server, Admin(server) as admin:
+        assert main(["status", admin.address, "--json"]) == 0
+    (collection,) = json.loads(capsys.readouterr().out)["collections"]
+    # A folder that leads upwards is told as it was named, because ".." behind a link is not where it seems to be.
+    told = [collection["folder"], *(build["folder"] for build in collection["builds"])]
+    assert all(Path(folder).is_absolute() for folder in told)
+    assert [Path(folder).resolve() for folder in told] == [root.path, root.path / "one"]

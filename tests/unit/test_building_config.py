@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from decoder_client.settings import SETTINGS
 from retriever_service.building.config import BuildConfig, ConfigError
 
 GIVEN = {"model": "m", "corpus": (Path("c.jsonl"),), "out": Path("store")}
@@ -32,10 +34,11 @@ def test_a_number_out_of_bounds_is_named_with_its_bounds(name: str, option: str,
             BuildConfig(**GIVEN, **{name: refused})
 
 
-@pytest.mark.parametrize("temperature", [-1.0, 1e-40, 1e40, math.nan, math.inf])
-def test_a_temperature_that_no_answer_can_be_drawn_at_is_refused(temperature: float) -> None:
-    with pytest.raises(ConfigError, match="--temperature"):
-        BuildConfig(**GIVEN, respond=True, temperature=temperature)
+@pytest.mark.parametrize("temperature", [0.0, 1e-6, 1e-7, 1e6, 1e7, -1.0, 1e-40, 1e40, math.nan, math.inf])
+def test_a_build_answers_at_the_temperatures_that_a_decoder_answers_at(temperature: float) -> None:
+    allowed = SETTINGS["temperature"].allows(temperature)
+    with nullcontext() if allowed else pytest.raises(ConfigError, match=r"--temperature is .*, but must be 0, which"):
+        assert BuildConfig(**GIVEN, respond=True, temperature=temperature).temperature == temperature
 
 
 @pytest.mark.parametrize(

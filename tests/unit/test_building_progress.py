@@ -1,6 +1,8 @@
-"""What a build says where stderr is no terminal: a line where a stage begins, and one where it ends well."""
+"""What a build says where stderr is no terminal: lines where a stage begins, goes on for long, and ends well."""
 
 from __future__ import annotations
+
+import threading
 
 import pytest
 
@@ -21,3 +23,19 @@ def test_a_stage_that_failed_is_not_done(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(RuntimeError):
         fail()
     assert capsys.readouterr().err == "Embedding: 5 tokens\n"
+
+
+def test_a_stage_that_takes_long_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    asked_twice = threading.Semaphore(0)
+
+    def done() -> int:
+        asked_twice.release()
+        return 3
+
+    with TerminalProgress(every_s=0.001).stage("Embedding", 5, "tokens", done):
+        for _ in range(2):
+            assert asked_twice.acquire(timeout=60)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "Embedding: 5 tokens"
+    assert lines[1].startswith("Embedding: 3 of 5 tokens in ")
+    assert lines[-1].startswith("Embedding done: 3 of 5 tokens in ")

@@ -33,7 +33,7 @@ def ended(run: Callable[[argparse.Namespace], int]) -> int:
         (lambda _arguments: 0, 0, ""),
         (lambda _arguments: 7, 7, ""),
         (raising(FailedError("It is\nbroken. Mend it.")), 1, "error: It is broken. Mend it.\n"),
-        (raising(KeyboardInterrupt()), 130, ""),
+        (raising(KeyboardInterrupt()), 130, "stopped: Nothing was changed.\n"),
     ],
 )
 def test_the_exit_code_and_the_sentence(

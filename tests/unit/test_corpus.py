@@ -137,6 +137,7 @@ def test_a_malformed_line_is_named(tmp_path: Path, line: str, complaint: str) ->
     bad = the_bad_one(path)
     assert re.search(complaint, bad.sentence)
     assert bad.sentence.startswith(f"'{path}', line 3")
+    assert re.search(r"\. [A-Z].*[.?]$", bad.sentence), "no hint"
     assert not bad.damaged
     assert [at for at, _ in read(path)] == [1, 3, 4]
 
