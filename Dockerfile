@@ -3,9 +3,9 @@
 # decoder-example. All run as an ordinary user on a read-only root; what they write goes to mounted volumes.
 #
 # Give both bases with their digests, which say exactly what you build on (docker buildx imagetools inspect NAME):
-#   --build-arg PYTHON_IMAGE=python:3.11-slim-bookworm@sha256:... --build-arg VLLM_IMAGE=vllm/vllm-openai:v0.33.0@sha256:...
+#   --build-arg PYTHON_IMAGE=python:3.11-slim-bookworm@sha256:... --build-arg VLLM_IMAGE=vllm/vllm-openai:v0.32.0@sha256:...
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
-ARG VLLM_IMAGE=vllm/vllm-openai:v0.33.0
+ARG VLLM_IMAGE=vllm/vllm-openai:v0.32.0
 
 FROM ${PYTHON_IMAGE} AS base
 # tini reaps children and hands signals on; commands clean up on SIGTERM.

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from decoder_client.cli import COMMANDS as DECODER
+from decoder_client.engines.vllm.versions import TESTED
 from dresd.command_line import Command
 from retriever_service.cli import COMMANDS as RETRIEVER
 
@@ -95,3 +96,11 @@ def test_targets_and_programs_exist(page: Path) -> None:
     for module in re.findall(r"python3? -m ((?:benchmarks|k8s|scripts|decoder_client|retriever_service)[\w.]*)", text):
         path = ROOT.joinpath(*module.split("."))
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+
+
+def test_every_vllm_that_is_installed_is_a_tested_one() -> None:
+    """With another one, vLLM does not start with our proposer."""
+    texts = [page.read_text("utf-8") for page in (*PAGES, ROOT / "Makefile", ROOT / "Dockerfile")]
+    named = {version for text in texts for version in re.findall(r"vllm(?:-cpu==|==|-openai:v)(\d[\d.]*\d)", text)}
+    assert named
+    assert named <= set(TESTED)
