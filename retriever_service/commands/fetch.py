@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from dresd.argument_types import at_least, between, non_empty, numbers_between, some_path
 from dresd.command_line import UsageError
@@ -37,29 +37,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep", type=at_least(int, 1), default=2, metavar="N", help="fetched builds that stay in DIR; default: 2"
     )
+    parser.add_argument(
+        "--metrics-listen", metavar="HOST:PORT", help="with --every: numbers for Prometheus, over HTTP; default: none"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Fetches; with --every until told to stop, going on after failures."""
     if arguments.partitions is not None and arguments.ordinal is not None:
         raise UsageError("--ordinal and --partitions both choose what to fetch; give one of them.")
-    from retriever_service.datastore import CURRENT_FILE, DatastoreError
-    from retriever_service.datastore.remote import RemoteFolder
+    if arguments.metrics_listen is not None and arguments.every is None:
+        raise UsageError("--metrics-listen shows what a fetch that stays does; say how often it looks with --every.")
+    from retriever_service.datastore import DatastoreError
+    from retriever_service.serving.errors import ServeError
 
     try:
         if arguments.every is None:
             _fetch(arguments)
-            return 0
-        remote, seen = RemoteFolder(arguments.url), None
-    except DatastoreError as error:
+        else:
+            _follow(arguments)
+    except (DatastoreError, ServeError) as error:
         raise CommandError(str(error)) from error
+    return 0
+
+
+def _follow(arguments: argparse.Namespace) -> NoReturn:
+    from prometheus_client import Counter, Gauge
+
+    from retriever_service.datastore import CURRENT_FILE, DatastoreError
+    from retriever_service.datastore.remote import RemoteFolder
+    from retriever_service.serving.metrics import MetricsPort
+
+    remote, seen = RemoteFolder(arguments.url), None
+    failures = Counter("dresd_fetch_failures", "Looks that failed", registry=None)
+    success = Gauge("dresd_fetch_success_timestamp_seconds", "When what is published was here last", registry=None)
+    if arguments.metrics_listen is not None:
+        port = MetricsPort(arguments.metrics_listen, (failures, success)).port
+        print(f"dresd-retriever fetch shows metrics on port {port}", flush=True)
     while True:
         try:
             mark = remote.mark_of(CURRENT_FILE)
             if mark is None or mark != seen:
                 _fetch(arguments)
                 seen = mark
+            success.set_to_current_time()
         except DatastoreError as error:
+            failures.inc()
             print(f"warning: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
         time.sleep(arguments.every)
 

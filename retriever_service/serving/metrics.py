@@ -33,7 +33,7 @@ _PREFIX = "dresd_retriever"
 
 
 class ServerMetrics(Collector):
-    """All numbers of one server.
+    """All numbers of one server, and what its process uses.
 
     Args:
         meter: of its requests.
@@ -49,9 +49,11 @@ class ServerMetrics(Collector):
         self._pool = pool
         self._collections = collections
         self._open_streams = open_streams
+        self._process = ProcessCollector(registry=None)
 
     def collect(self) -> Iterator[Metric]:
         """The numbers now."""
+        yield from self._process.collect()
         yield from self._requests()
         yield from self._answers()
         yield from self._builds()
@@ -131,7 +133,7 @@ class MetricsPort:
 
     Args:
         listen: where; port 0 is any free one.
-        collectors: of what is shown, beside what the process uses.
+        collectors: of what is shown.
 
     Attributes:
         port: the real one.
@@ -142,7 +144,6 @@ class MetricsPort:
 
     def __init__(self, listen: str, collectors: Iterable[Collector]) -> None:
         registry = CollectorRegistry(auto_describe=False)
-        ProcessCollector(registry=registry)
         for collector in collectors:
             registry.register(collector)
         host, port = split_address(listen)

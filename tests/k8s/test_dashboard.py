@@ -25,6 +25,8 @@ from decoder_client.target_model import TargetModel
 from k8s.checks.alerting import RULES
 from k8s.checks.queries import DASHBOARD, Query, queries
 from k8s.checks.rendering import manifests
+from retriever_service.datastore.pushing import push
+from tests.support.following import following
 from tests.support.models import tiny_model
 from tests.support.retriever import client_of
 from tests.support.serving import HIDDEN, PATIENCE_S, VOCAB, eventually, local_config, servable_datastore, serving
@@ -93,7 +95,7 @@ class Prometheus:
 
 @pytest.fixture(scope="module")
 def scraped(prometheus: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """Of a service and a decoder that has decoded with it."""
+    """Of a service, a decoder that has decoded with it, and a fetch that stays."""
     folder = tmp_path_factory.mktemp("prometheus")
     torch.manual_seed(9)
     target = TargetModel(tiny_model("llama", vocab_size=VOCAB, hidden_size=HIDDEN))
@@ -101,15 +103,21 @@ def scraped(prometheus: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     built = servable_datastore(folder / "store", model=model, num_partitions=2)
     registry = CollectorRegistry()
     config = local_config(built.path, metrics_listen="127.0.0.1:0")
-    with serving(config) as server, client_of(server.address) as client:
+    push(built.path, str(folder / "remote"))
+    with (
+        serving(config) as server,
+        client_of(server.address) as client,
+        following(str(folder / "remote"), folder / "root") as (_, fetch_port),
+    ):
         decoder = SpeculativeDecoder.from_pretrained(target, client, nodes=16, context=False)
         metrics.register(registry, decoder)
         shown, thread = start_http_server(0, "127.0.0.1", registry)
         # Rates need numbers from before, of every series.
         decoder.generate([3, 1, 4, 1, 5], max_new_tokens=5)
-        found = Prometheus(prometheus, folder, {"retriever": server.server.metrics_port, "decoder": shown.server_port})
+        ports = {"retriever": server.server.metrics_port, "decoder": shown.server_port, "fetch": fetch_port}
+        found = Prometheus(prometheus, folder, ports)
         try:
-            eventually(lambda: len(found.values("count_over_time(up[1m]) >= 2")) == 2)
+            eventually(lambda: len(found.values("count_over_time(up[1m]) >= 2")) == len(ports))
             decoder.generate([3, 1, 4, 1, 5], max_new_tokens=40)
             for counted in ("dresd_decoder_tokens_total", "dresd_retriever_queries_total"):
                 eventually(lambda counted=counted: bool(found.values(f"increase({counted}[1m]) > 0")))

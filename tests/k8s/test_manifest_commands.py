@@ -90,7 +90,8 @@ def test_ports_that_are_named_are_listened_on(container: Container):
     arguments = parsed(COMMANDS, container.arguments(container.environment()))
     ports = {port["name"]: port["containerPort"] for port in container.spec.get("ports", [])}
     if arguments.command != "serve":
-        assert ports == {}
+        assert list(ports) == ["fetch-metrics"] * (arguments.every is not None)
+        assert all(split_address(arguments.metrics_listen) == ("", port) for port in ports.values())
         return
     listened = {"grpc": arguments.listen, "health": arguments.health_listen, "metrics": arguments.metrics_listen}
     assert ports == {name: split_address(address)[1] for name, address in listened.items()}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +13,7 @@ from retriever_service.datastore import CURRENT_FILE, MANIFEST_FILE, DatastoreEr
 from retriever_service.datastore.fetching import fetch
 from retriever_service.datastore.pushing import push
 from tests.support.datastore import BuiltDatastore, edit_manifest
+from tests.support.following import following, numbers_at
 from tests.support.serving import IDENTITY, eventually, servable_datastore
 
 
@@ -222,22 +220,24 @@ def test_what_tune_changed_arrives(builds: dict[str, BuiltDatastore], remote: st
 
 def test_a_fetch_that_stays_follows_what_is_published(builds: dict[str, BuiltDatastore], remote: str, tmp_path: Path):
     root = tmp_path / "root"
-    command = [sys.executable, "-m", "retriever_service.cli", "fetch", remote, str(root), "--every", "0.01"]
-    following = subprocess.Popen(
-        [*command, "--ordinal", "3"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
-    )
-    try:
-        assert "partitions 0 of 3" in following.stdout.readline()
+    with following(remote, root, "--ordinal", "3") as (process, port):
+
+        def seen_at() -> float:
+            return numbers_at(port)["dresd_fetch_success_timestamp_seconds"]
+
+        assert "partitions 0 of 3" in process.stdout.readline()
+        eventually(lambda: seen_at() > 0)
+        assert numbers_at(port)["dresd_fetch_failures_total"] == 0
         (tmp_path / "remote" / CURRENT_FILE).write_text("nothing\n")
-        assert "nothing" in following.stderr.readline()
+        assert "nothing" in process.stderr.readline()
+        assert numbers_at(port)["dresd_fetch_failures_total"] > 0
+        last = seen_at()
         push(builds["two"].path, remote)
-        assert "partitions 1 of 2" in following.stdout.readline()
+        assert "partitions 1 of 2" in process.stdout.readline()
         eventually(lambda: current_build(root) == root / "two")
-        following.terminate()
-        assert following.wait(60) == 143
-    finally:
-        following.kill()
-        following.communicate()
+        eventually(lambda: seen_at() > last)
+        process.terminate()
+        assert process.wait(60) == 143
 
 
 def test_the_commands_say_what_they_did(
