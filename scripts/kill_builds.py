@@ -24,7 +24,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.building.memory import processes_below
 from tests.support.building import ended_within, start_retriever, write_corpus
 from tests.support.interrupting import contents
-from tests.support.models import save_tiny_model
 
 _KINDS = {
     "an actor": "ray::_BlockActor",
@@ -48,6 +47,8 @@ def main() -> int:
 
 
 def _run(folder: Path, options: argparse.Namespace) -> int:
+    from tests.support.models import save_tiny_model  # which takes seconds to load
+
     model = save_tiny_model("llama", folder / "model", hidden_size=64)
     corpus = write_corpus(folder / "corpus.jsonl", times=max(options.documents // 4, 1))
     build = ["build", "--model", model, "--corpus", corpus, "--partitions", "4", "--dims", "32", "--fit-tokens", "8000"]

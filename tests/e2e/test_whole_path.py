@@ -75,10 +75,11 @@ def plain(target: TargetModel) -> dict[str, tuple[int, ...]]:
     return answers
 
 
-@pytest.fixture
-def server(datastore: Path) -> Iterator[ServerProcess]:
+@pytest.fixture(scope="module")
+def address(datastore: Path) -> Iterator[str]:
+    """Of a server."""
     with ServerProcess(datastore) as process:
-        yield process
+        yield process.ready()
 
 
 def assert_same_answer(target: TargetModel, prompt: str, plain: tuple[int, ...], tokens: tuple[int, ...]) -> None:
@@ -88,9 +89,9 @@ def assert_same_answer(target: TargetModel, prompt: str, plain: tuple[int, ...],
 
 
 def test_decoding_through_the_service_gives_the_models_own_answer_in_fewer_passes(
-    smollm2: Path, server: ServerProcess, target: TargetModel, plain: dict[str, tuple[int, ...]]
+    smollm2: Path, address: str, target: TargetModel, plain: dict[str, tuple[int, ...]]
 ) -> None:
-    with SpeculativeDecoder.from_pretrained(smollm2, retriever=server.ready()) as decoder:
+    with SpeculativeDecoder.from_pretrained(smollm2, retriever=address) as decoder:
         for prompt, answer in plain.items():
             out = decoder.generate(prompt, chat=True, max_new_tokens=NEW_TOKENS)
             assert_same_answer(target, prompt, answer, out.tokens)
@@ -114,7 +115,7 @@ def resources(target: TargetModel, datastore: Path, client: RetrieverClient) -> 
 @pytest.mark.parametrize("nodes", [1, 64])
 def test_no_drafter_or_budget_changes_the_answer(
     datastore: Path,
-    server: ServerProcess,
+    address: str,
     target: TargetModel,
     plain: dict[str, tuple[int, ...]],
     method: str,
@@ -123,19 +124,19 @@ def test_no_drafter_or_budget_changes_the_answer(
     if method.startswith("suffix-decoding") and not extension_folder(cache_folder()).exists():
         pytest.skip("run scripts/build_suffix_decoding.py for this one")
     (chosen,) = methods([method], [nodes])
-    assert_answered_as_ever(datastore, server, target, plain, chosen, deadline_ms=1000.0)
+    assert_answered_as_ever(datastore, address, target, plain, chosen, deadline_ms=1000.0)
 
 
 @pytest.mark.parametrize("method", ["dense", "dresd"])
 def test_no_deadline_changes_the_answer(
-    datastore: Path, server: ServerProcess, target: TargetModel, plain: dict[str, tuple[int, ...]], method: str
+    datastore: Path, address: str, target: TargetModel, plain: dict[str, tuple[int, ...]], method: str
 ) -> None:
-    assert_answered_as_ever(datastore, server, target, plain, Method(method, 64), deadline_ms=0.2)
+    assert_answered_as_ever(datastore, address, target, plain, Method(method, 64), deadline_ms=0.2)
 
 
 def assert_answered_as_ever(
     datastore: Path,
-    server: ServerProcess,
+    address: str,
     target: TargetModel,
     plain: dict[str, tuple[int, ...]],
     method: Method,
@@ -143,7 +144,7 @@ def assert_answered_as_ever(
     deadline_ms: float,
 ) -> None:
     prompt, answer = next(iter(plain.items()))
-    with RetrieverClient(RetrieverConfig(server.ready(), deadline_ms=deadline_ms)) as client:
+    with RetrieverClient(RetrieverConfig(address, deadline_ms=deadline_ms)) as client:
         client.connect(target.identity())
         shared = resources(target, datastore, client)
         limits = DraftLimits(nodes=max_nodes(method))

@@ -13,13 +13,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks.building.memory import processes_below
+from retriever_service.building.config import BuildConfig
 from retriever_service.datastore import Datastore, DatastoreError
-from tests.support.building import ended_within, retriever_command, start_retriever, write_corpus
+from tests.support.building import ended_within, start_retriever, write_corpus
+from tests.support.commands import retriever_command
+from tests.support.in_process_jobs import build_here
 from tests.support.interrupting import contents
 from tests.support.models import save_tiny_model
 
 _DIMS = ["--dims", "8", "--partitions", "2", "--fit-tokens", "4000"]
-_SMALL_DISK, _LARGER_DISK = "1300k", "64m"
+_SMALL_DISK, _LARGER_DISK = "750k", "64m"
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,10 @@ class Undisturbed:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     folder = tmp_path_factory.mktemp("undisturbed")
     model = save_tiny_model("gpt2", folder / "gpt2")
-    corpus = write_corpus(folder / "corpus.jsonl", times=700)
-    options = ["--model", model, "--corpus", corpus, *_DIMS]
-    process = start_retriever("build", *options, "--out", folder / "store")
-    assert process.wait() == 0, process.communicate()[1]
-    return Undisturbed(options, contents(folder / "store"))
+    corpus = write_corpus(folder / "corpus.jsonl", times=400)
+    store = folder / "store"
+    build_here(BuildConfig(model=str(model), corpus=(corpus,), out=store, dims=8, partitions=2, fit_tokens=4000))
+    return Undisturbed(["--model", model, "--corpus", corpus, *_DIMS], contents(store))
 
 
 def embedded(folder: Path) -> list[Path]:

@@ -6,11 +6,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 from retriever_service.building.errors import BuildError
 from retriever_service.building.workspace import open_workspace
+from tests.support.commands import retriever_command
 
 QUESTIONS = [
     ("How do I reverse a list?", "Call reverse() on the list."),
@@ -31,11 +31,6 @@ def write_corpus(path: Path, *, times: int = 1) -> Path:
     return path
 
 
-def retriever_command(*arguments: str | Path) -> list[str]:
-    """The command line of `dresd-retriever` in this interpreter."""
-    return [sys.executable, "-m", "retriever_service.cli", *map(str, arguments)]
-
-
 def start_retriever(
     *arguments: str | Path, cwd: Path | None = None, ray_folder: Path | None = None
 ) -> subprocess.Popen[str]:
@@ -43,8 +38,6 @@ def start_retriever(
 
     Ray keeps its sockets under `ray_folder`, whose name must be short; None leaves it Ray's usual one.
     """
-    # A shell that starts the tests in the background makes them, and so their children, ignore interrupts; nohup
-    # does so with a closing terminal.
     return subprocess.Popen(
         retriever_command(*arguments),
         stdout=subprocess.PIPE,
@@ -52,7 +45,6 @@ def start_retriever(
         text=True,
         cwd=cwd,
         env=os.environ if ray_folder is None else {**os.environ, "RAY_TMPDIR": str(ray_folder)},
-        preexec_fn=_hear_signals,
     )
 
 
@@ -63,11 +55,6 @@ def ended_within(process: subprocess.Popen[str], seconds: float) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-def _hear_signals() -> None:
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 def open_and_tell(out: str) -> None:

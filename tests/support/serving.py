@@ -7,7 +7,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
 from retriever_service.datastore import Datastore
 from retriever_service.serving.server import RunningServer, ServeConfig, start
+from tests.support.commands import retriever_command
 from tests.support.datastore import BuiltDatastore, build_datastore, random_entries
 
 HIDDEN = 12
@@ -90,9 +90,18 @@ class ServerThread:
 
     def close(self) -> None:
         """Ends the thread; `stop` comes first unless the server never started."""
+        self.call(_end_all_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE_S)
         self._loop.close()
+
+
+async def _end_all_tasks() -> None:
+    """As `asyncio.run` does in the end: what a task has not looked at yet would be logged as if it were a failure."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 @contextmanager
@@ -109,16 +118,6 @@ def local_config(path: Path, **options: object) -> ServeConfig:
     return ServeConfig(path, listen="127.0.0.1:0", search_threads=2, **options)
 
 
-# SIGHUP is ignored where tests run under nohup. Set here and not before the program begins: then the process would be
-# forked with gRPC's threads in it, and now and then dies of them.
-_SERVE = """
-import signal, sys
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-from retriever_service.cli import main
-sys.exit(main())
-"""
-
-
 class ServerProcess:
     """`dresd-retriever serve` as a process."""
 
@@ -130,7 +129,7 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE, "serve", str(datastore), "--listen", listen, *arguments],
+            retriever_command("serve", datastore, "--listen", listen, *arguments),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
