@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from dresd.addresses import AddressError, check_address
+
 Number = TypeVar("Number", int, float)
 
 _SHOWN_CHARACTERS = 60
-_HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[^\s/:\[\]@,?#]+):(?P<port>[0-9]{1,5})")
-_HIGHEST_PORT = 65_535
 
 
 def number(kind: type[Number], text: str) -> Number:
@@ -88,10 +87,11 @@ def some_path(text: str) -> Path:
 
 
 def server_address(text: str) -> str:
-    """HOST:PORT of a server to call."""
-    parts = _HOST_PORT.fullmatch(text)
-    if parts is None or not 1 <= int(parts["port"]) <= _HIGHEST_PORT:
-        raise argparse.ArgumentTypeError(f"must be HOST:PORT, such as localhost:50052, not {shown(text)}")
+    """HOST:PORT of a server to call, or another address that gRPC understands."""
+    try:
+        check_address(text)
+    except AddressError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
     return text
 
 

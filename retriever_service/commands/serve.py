@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from dresd.argument_types import any_number, some_path, whole_number
+from dresd.argument_types import any_number, numbers_between, some_path, whole_number
 from dresd.command_line import UsageError
 from retriever_service.commands import serve_operations
 from retriever_service.echo import quoted
@@ -13,6 +13,7 @@ from retriever_service.echo import quoted
 _PLAIN = (
     "listen", "admin_listen", "health_listen", "partitions", "ordinal", "peers", "search_threads", "queue_size",
 )  # fmt: skip
+_HIGHEST = 2**32 - 1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--listen", metavar="HOST:PORT", help="port 0 is any free one; default: 127.0.0.1:50051")
     parser.add_argument(
-        "--partitions", type=_numbers, metavar="N,M", help="the partitions to serve, by number; default: all"
+        "--partitions",
+        type=numbers_between(0, _HIGHEST),
+        metavar="N,M",
+        help="the partitions to serve, by number; default: all",
     )
     parser.add_argument(
         "--ordinal", type=whole_number, metavar="N",
@@ -99,10 +103,3 @@ def _collection(text: str) -> tuple[str, Path]:
     if not equals or not folder:
         raise argparse.ArgumentTypeError(f"a name and a folder with = between them are expected, not {quoted(text)}")
     return name, Path(folder)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"numbers with commas between them are expected, not {quoted(text)}") from None
