@@ -83,6 +83,12 @@ class Fleet:
             return tuple(self._servers)
 
     @property
+    def servers_asked(self) -> frozenset[str]:
+        """Those of them that are connected, and not left alone."""
+        with self._changed:
+            return frozenset(address for address, server in self._servers.items() if server.connected is not None)
+
+    @property
     def trouble(self) -> str:
         """Why no server is asked at the moment, for people; "" while one is."""
         with self._changed:

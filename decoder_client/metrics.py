@@ -93,6 +93,14 @@ def _retrievals(clients: Iterable[RetrieverClient]) -> Iterator[Metric]:
     yield CounterMetricFamily(
         f"{_PREFIX}_reconnects", "Handshakes after the first", value=sum(stats.reconnects for stats in all_stats)
     )
+    replicas = GaugeMetricFamily(
+        f"{_PREFIX}_replica_state", "1 for a server that is asked, 0 for one that is left alone", labels=("server",)
+    )
+    known = {server for client in clients for server in client.servers}
+    asked = {server for client in clients for server in client.servers_asked}
+    for server in sorted(known):
+        replicas.add_metric((server,), float(server in asked))
+    yield replicas
     yield GaugeMetricFamily(
         f"{_PREFIX}_services_left_alone",
         "Clients that leave their service alone at the moment",

@@ -138,6 +138,11 @@ class RetrieverClient:
         return () if self._fleet is None else self._fleet.servers
 
     @property
+    def servers_asked(self) -> frozenset[str]:
+        """Those of `servers` that can be asked now."""
+        return frozenset() if self._fleet is None else self._fleet.servers_asked
+
+    @property
     def stats(self) -> RetrieverStats:
         """What happened to the calls so far."""
         return self._recorder.snapshot()
@@ -224,6 +229,9 @@ class RetrieverClient:
             drafts = call.drafts()
         finally:
             call.forget()
+        if drafts is not None and self._config.require_full_coverage and not drafts.coverage.is_full:
+            self._recorder.failed()
+            return None
         if drafts is not None:
             self._recorder.answered(time.monotonic() - began, drafts.coverage, call.hedged)
         elif call.was_late:

@@ -66,6 +66,7 @@ class RetrieverConfig:
             never change the output, they only make fewer drafts right.
         access: certificates and token, by default what the variables DRESD_RETRIEVER_* say.
         hedging: second requests to another server, where the first is overdue, to first ones at most; 0 is none.
+        require_full_coverage: drafts that some partitions are missing from are none.
         resolve_interval_s: how often a name or a file is looked at again; after a failure it is at once.
 
     Raises:
@@ -83,6 +84,7 @@ class RetrieverConfig:
     collection: str = ""
     hedging: float = 0.05
     resolve_interval_s: float = 5.0
+    require_full_coverage: bool = False
 
     def __post_init__(self) -> None:
         check_address(self.address)

@@ -8,21 +8,55 @@ from __future__ import annotations
 
 import re
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 
 _UNIX = re.compile(r"unix(-abstract)?:\S+")
-# What may stand before a name: a gRPC resolver, and for dns the server to ask.
-_RESOLVER = re.compile(r"dns://[^\s/]*/|dns:|ipv4:|ipv6:")
-_HOST_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s/:\[\]@,?#]+):(?P<port>[0-9]{1,9})")
+_TARGET = re.compile(
+    # What may stand before a name: a gRPC resolver, and for dns the server to ask.
+    r"(?P<resolver>dns://[^\s/]*/|dns:|ipv4:|ipv6:)?"
+    r"(?P<host>\[[0-9A-Fa-f:.%\w-]+\]|[^\s/:\[\]@,?#]*):(?P<port>[0-9]{1,9})"
+)
+HIGHEST_PORT = 65_535
 _MAX_HOST, _MAX_LABEL = 253, 63  # DNS (RFC 1035)
 # The names that this module looks up. One with a DNS server of its own is left to gRPC, as one address.
-_DNS = re.compile(r"dns:(///)?(?=[^/])")
+_LOOKED_UP = ("dns:", "dns:///")
 _FILE = "file:"
 _MAX_SERVERS = 4096
 
 
 class AddressError(Exception):
     """No address, or none found where they should be: what is wrong, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A text of the form "HOST:PORT", perhaps after a gRPC resolver, in parts; whether they make sense is not said.
+
+    Attributes:
+        resolver: such as "dns:///"; mostly "".
+        host: as written, an IPv6 address in its brackets; may be "".
+        port: may be no port, such as 0 or 70000.
+    """
+
+    resolver: str
+    host: str
+    port: int
+
+    @property
+    def bare_host(self) -> str:
+        """The host without brackets."""
+        return self.host.strip("[]")
+
+    def __str__(self) -> str:
+        """As it was written, but for zeros before the port."""
+        return f"{self.resolver}{self.host}:{self.port}"
+
+
+def split_target(text: str) -> Target | None:
+    """The parts of "HOST:PORT", "[v6]:PORT" or either of them after a resolver; None for any other text."""
+    parts = _TARGET.fullmatch(text)
+    return None if parts is None else Target(parts["resolver"] or "", parts["host"], int(parts["port"]))
 
 
 def check_address(address: str) -> None:
@@ -42,13 +76,12 @@ def _wrong_with(address: str) -> str | None:
         return "it is empty"
     if _UNIX.fullmatch(address):
         return None
-    resolver = _RESOLVER.match(address)
-    parts = _HOST_PORT.fullmatch(address, resolver.end() if resolver else 0)
-    if parts is None:
+    target = split_target(address)
+    if target is None or not target.host:
         return "it has no port" if ":" not in address else "it is not one host and one port"
-    if not 1 <= int(parts["port"]) <= 65535:
-        return f"a port lies in 1..65535, not {parts['port']}"
-    host = parts["host"].rstrip(".")
+    if not 1 <= target.port <= HIGHEST_PORT:
+        return f"a port lies in 1..{HIGHEST_PORT}, not {target.port}"
+    host = target.host.rstrip(".")
     if len(host) > _MAX_HOST or not all(0 < len(label) <= _MAX_LABEL for label in host.split(".")):
         return f"a host has at most {_MAX_HOST} characters, and 1 to {_MAX_LABEL} between its dots"
     return None
@@ -77,10 +110,9 @@ class Discovery:
         self._addresses = tuple(dict.fromkeys(text.split(",")))
         for address in self._addresses:
             check_address(address)
-        dns = _DNS.match(text)
-        if dns is not None and len(self._addresses) == 1:
-            host, port = text[dns.end() :].rsplit(":", 1)
-            self._name = host.strip("[]"), int(port)
+        target = split_target(text)
+        if target is not None and target.resolver in _LOOKED_UP:
+            self._name = target.bare_host, target.port
 
     @property
     def may_change(self) -> bool:

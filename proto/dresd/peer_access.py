@@ -15,7 +15,8 @@ from pathlib import Path
 
 import grpc
 
-_TARGET = re.compile(r"(dns://[^/]*/|dns:|ipv4:|ipv6:)?(?P<host>\[.*\]|[^:]*):[0-9]+")
+from dresd.addresses import split_target
+
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # RFC 6750
 _MAX_BYTES = 1 << 20
 _OPTIONS: tuple[tuple[str, int | str], ...] = (
@@ -176,10 +177,10 @@ def _content_of(path: Path) -> bytes:
 def _is_this_machine(address: str) -> bool:
     if address.startswith("unix"):
         return True
-    parts = _TARGET.fullmatch(address)
-    if parts is None:
+    target = split_target(address)
+    if target is None:
         return False
-    host = parts["host"].strip("[]").rstrip(".").lower()
+    host = target.bare_host.rstrip(".").lower()
     if host == "localhost":
         return True
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from dresd.argument_types import any_number, numbers_between, some_path, whole_number
@@ -11,7 +12,8 @@ from retriever_service.commands import serve_operations
 from retriever_service.echo import quoted
 
 _PLAIN = (
-    "listen", "admin_listen", "health_listen", "partitions", "ordinal", "peers", "search_threads", "queue_size",
+    "listen", "admin_listen", "health_listen", "partitions", "ordinal", "peers", "workers", "search_threads",
+    "queue_size",
 )  # fmt: skip
 _HIGHEST = 2**32 - 1
 
@@ -43,9 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the other servers, which other partitions are asked for: HOST:PORT,HOST:PORT or dns:///NAME:PORT or "
         "file:PATH; default: none",
     )  # fmt: skip
+    parser.add_argument("--workers", type=whole_number, metavar="N", help="processes that share the port; default: 1")
     parser.add_argument(
-        "--search-threads", type=whole_number, metavar="N", help="searches at the same time; default: one a core"
-    )
+        "--search-threads", type=whole_number, metavar="N",
+        help="searches at the same time, in each worker; default: one a core, over all workers",
+    )  # fmt: skip
     parser.add_argument("--queue-size", type=whole_number, metavar="N", help="searches that may wait; default: 64")
     parser.add_argument(
         "--reload-interval", type=any_number, metavar="S",
@@ -82,12 +86,15 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = {
         names.get(name, name): value for name in (*_PLAIN, *names) if (value := getattr(arguments, name)) is not None
     }
+    if "search_threads" not in chosen and chosen.get("workers", 1) > 1:
+        chosen["search_threads"] = max(1, (os.cpu_count() or 1) // chosen["workers"])
     try:
         config = ServeConfig(
             arguments.datastore,
             collections,
             verify_checksums=not arguments.skip_checksums,
             access=serve_operations.access(arguments),
+            admin_token_file=serve_operations.admin_token_file(arguments),
             connections=serve_operations.connections(arguments),
             metrics_listen=arguments.metrics_listen,
             log_format=arguments.log_format,

@@ -22,6 +22,7 @@ _FILES = {
     "tls_key": ("DRESD_SERVE_TLS_KEY", "its private key, PEM, not encrypted"),
     "tls_client_ca": ("DRESD_SERVE_TLS_CLIENT_CA", "callers need a certificate of these authorities, PEM"),
     "token_file": ("DRESD_SERVE_TOKEN_FILE", "callers need one of these bearer tokens, one a line"),
+    "admin_token_file": ("DRESD_SERVE_ADMIN_TOKEN_FILE", "the admin port accepts these, in place of those"),
 }
 _CONNECTIONS = {
     "max_request_bytes": (whole_number, "longest request"),
@@ -56,7 +57,7 @@ def access(arguments: argparse.Namespace) -> Access:
     """
     from retriever_service.serving.access import Access, TlsFiles
 
-    files = {name: getattr(arguments, name) or _from_environment(variable) for name, (variable, _) in _FILES.items()}
+    files = {name: _file(arguments, name) for name in _FILES}
     certificate, key, client_ca = files["tls_cert"], files["tls_key"], files["tls_client_ca"]
     tls = TlsFiles(certificate, key, client_ca) if certificate is not None and key is not None else None
     if tls is None and any((certificate, key, client_ca)):
@@ -67,6 +68,11 @@ def access(arguments: argparse.Namespace) -> Access:
         open_health=not arguments.auth_health,
         reflection=not arguments.no_reflection,
     )
+
+
+def admin_token_file(arguments: argparse.Namespace) -> Path | None:
+    """The tokens of the admin port alone."""
+    return _file(arguments, "admin_token_file")
 
 
 def connections(arguments: argparse.Namespace) -> ConnectionLimits:
@@ -83,6 +89,11 @@ def connections(arguments: argparse.Namespace) -> ConnectionLimits:
         return ConnectionLimits(**chosen)
     except ServeError as error:
         raise UsageError(str(error)) from error
+
+
+def _file(arguments: argparse.Namespace, name: str) -> Path | None:
+    chosen: Path | None = getattr(arguments, name)
+    return chosen or _from_environment(_FILES[name][0])
 
 
 def _option(name: str) -> str:

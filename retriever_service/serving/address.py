@@ -16,19 +16,45 @@ from retriever_service.serving.errors import ServeError
 _ABSENT = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 
 
-def bind(server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None) -> int:
+def hold(listen: str) -> tuple[socket.socket, str]:
+    """Keeps "HOST:PORT" for processes that will share it: a socket that does not listen, and the address with its port.
+
+    Raises:
+        ServeError: somebody else listens there, or the address is not this machine's.
+    """
+    host, port = split_address(listen)
+    bare = host.strip("[]")
+    _try_out(listen, bare, port)
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        bare or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    held = socket.socket(family, kind, protocol)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        held.bind(address)
+    except OSError as error:
+        held.close()
+        raise ServeError(f"cannot listen on {listen}: {error.strerror}; choose another address") from error
+    return held, f"{host}:{held.getsockname()[1]}"
+
+
+def bind(
+    server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None, *, is_shared: bool = False
+) -> int:
     """Makes the server listen on "HOST:PORT" and returns the port, the real one when 0 was asked.
 
     Args:
         server: not started yet.
         listen: where.
         credentials: None for plain text.
+        is_shared: the address is held, for this process and others.
 
     Raises:
         ServeError: somebody else listens there, or the address is not this machine's.
     """
     host, port = split_address(listen)
-    _try_out(listen, host.strip("[]"), port)
+    if not is_shared:
+        _try_out(listen, host.strip("[]"), port)
     address = f"{host or '[::]'}:{port}"
     try:
         bound: int = (

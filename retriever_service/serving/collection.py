@@ -16,6 +16,9 @@ from retriever_service.serving.config import DEFAULT_COLLECTION
 from retriever_service.serving.loaded_build import LoadedBuild
 from retriever_service.serving.validation import RefusedError
 
+MAX_RETIRING = 4
+"""Builds in their grace period; of more, published in quick succession, the oldest ends early."""
+
 
 class Collection:
     """One named datastore.
@@ -77,6 +80,10 @@ class Collection:
         if replaced is not None and replaced.build_id != build.build_id:
             timer = asyncio.get_running_loop().call_later(self._grace_s, self._retire, replaced.build_id)
             self._retiring[replaced.build_id] = (replaced, timer)
+        while len(self._retiring) > MAX_RETIRING:
+            oldest = next(iter(self._retiring))
+            self._retiring[oldest][1].cancel()
+            self._retire(oldest)
 
     def _retire(self, build_id: str) -> None:
         last = [self._retiring.pop(build_id)]

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dresd.addresses import AddressError, Discovery
+from dresd.addresses import HIGHEST_PORT, AddressError, Discovery, split_target
 from retriever_service.echo import echoed, quoted
 from retriever_service.serving.access import Access
 from retriever_service.serving.connections import ConnectionLimits
@@ -19,9 +19,9 @@ LOG_FORMATS = ("text", "json")
 DEFAULT_COLLECTION = "default"
 """What a request that names no collection asks for."""
 _COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_ADDRESS = re.compile(r"(?P<host>\[[\w:.%-]+\]|[\w.-]*):(?P<port>[0-9]{1,5})", re.ASCII)
+_HOST = re.compile(r"\[[\w:.%-]+\]|[\w.-]*", re.ASCII)
 _LONGEST_HOST = 253
-_HIGHEST_PORT = 65_535
+_MAX_WORKERS = 64
 _MAX_SEARCH_THREADS = 256
 """Threads of their own, started as needed; more than any machine's cores are of no use."""
 _MAX_QUEUE_SIZE = 65_536
@@ -70,7 +70,8 @@ class ServeConfig:
             every collection and every build. None leaves the choice to `partitions`.
         peers: where the other servers of this service are, as for `Discovery`; what is not served here is passed on to
             them. None passes nothing on.
-        search_threads: searches that run at the same time, 1 to 256.
+        workers: processes that share the port, 1 to 64.
+        search_threads: searches that run at the same time in each of them, 1 to 256.
         queue_size: searches that may wait for a thread, 1 to 65,536; one more is refused with RESOURCE_EXHAUSTED.
         limits: what one request may ask for.
         connections: what one connection may do.
@@ -79,6 +80,7 @@ class ServeConfig:
         log_format: of the process's log, "text" or "json".
         admin_listen: where the admin service listens, like `listen`; None is nowhere.
         health_listen: where health alone is told too, like `listen`, in plain text; None is nowhere.
+        admin_token_file: bearer tokens of the admin service; None is those of `access`.
         reload_interval_s: seconds between looks at `CURRENT`; 0 never looks.
         build_grace_s: seconds that a build goes on answering those who ask for it after another has replaced it.
         shutdown_grace_s: seconds running requests get to finish after SIGTERM.
@@ -94,6 +96,7 @@ class ServeConfig:
     partitions: Collection[int] | None = None
     ordinal: int | None = None
     peers: str | None = None
+    workers: int = 1
     search_threads: int = field(default_factory=lambda: min(os.cpu_count() or 1, _MAX_SEARCH_THREADS))
     queue_size: int = 64
     limits: Limits = field(default_factory=Limits)
@@ -103,6 +106,7 @@ class ServeConfig:
     log_format: str = "text"
     admin_listen: str | None = None
     health_listen: str | None = None
+    admin_token_file: Path | None = None
     reload_interval_s: float = 5.0
     build_grace_s: float = 60.0
     shutdown_grace_s: float = 10.0
@@ -132,6 +136,7 @@ class ServeConfig:
                 Discovery(self.peers)
             except AddressError as error:
                 raise ServeError(f"peers: {echoed(error)}") from error
+        _within("workers", self.workers, 1, _MAX_WORKERS)
         _within("search_threads", self.search_threads, 1, _MAX_SEARCH_THREADS)
         _within("queue_size", self.queue_size, 1, _MAX_QUEUE_SIZE)
         for name in ("reload_interval_s", "build_grace_s", "shutdown_grace_s"):
@@ -159,12 +164,18 @@ def split_address(listen: str) -> tuple[str, int]:
     Raises:
         ServeError: it is not of that form.
     """
-    parts = _ADDRESS.fullmatch(listen)
-    if parts is None or len(parts["host"]) > _LONGEST_HOST or int(parts["port"]) > _HIGHEST_PORT:
+    target = split_target(listen)
+    if (
+        target is None
+        or target.resolver
+        or not _HOST.fullmatch(target.host)
+        or len(target.host) > _LONGEST_HOST
+        or target.port > HIGHEST_PORT
+    ):
         raise ServeError(
             f"cannot listen on {quoted(listen)}; give HOST:PORT with a port from 0 to 65535, such as {DEFAULT_LISTEN}"
         )
-    return parts["host"], int(parts["port"])
+    return target.host, target.port
 
 
 def _check_collection(name: str) -> None:

@@ -17,6 +17,9 @@ from retriever_service.serving.call_log import current_call
 
 logger = logging.getLogger(__name__)
 
+_OF_ALL: dict[str, object] = {}
+"""Fields of every line of this process."""
+
 GRPC_LOGGER = "grpc._cython.cygrpc"
 """Whose habit is filtered by `is_no_departure`."""
 
@@ -27,6 +30,11 @@ def set_up(log_format: str) -> None:
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     logging.getLogger(GRPC_LOGGER).addFilter(is_no_departure)
+
+
+def name_worker(number: int) -> None:
+    """From now on every line of this process tells which worker it is."""
+    _OF_ALL["worker"] = number
 
 
 class TextFormatter(logging.Formatter):
@@ -59,7 +67,7 @@ class JsonFormatter(logging.Formatter):
 
 def _fields_of(record: logging.LogRecord) -> dict[str, object]:
     """What the event said beside its message (`extra={"fields": ...}`), and the call it belongs to."""
-    fields = dict(getattr(record, "fields", {}))
+    fields = {**_OF_ALL, **getattr(record, "fields", {})}
     call = current_call.get()
     if call is not None:
         fields.update(request_id=call.request_id, peer=call.peer)

@@ -56,6 +56,11 @@ class PeerLink:
         return partition in self._served.get((collection, build_id), ())
 
     @property
+    def is_asked(self) -> bool:
+        """Whether it is connected, and not left alone."""
+        return bool(self._served)
+
+    @property
     def outstanding(self) -> int:
         """Requests that the peer has not answered."""
         return len(self._unanswered)

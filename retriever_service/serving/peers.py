@@ -45,6 +45,11 @@ class Peers:
                 link.learn()
         return sorted(owners, key=lambda link: link.outstanding)
 
+    @property
+    def states(self) -> dict[str, bool]:
+        """Whether each of them is asked now, by address; read from any thread."""
+        return {address: link.is_asked for address, link in list(self._links.items())}
+
     async def close(self) -> None:
         """Ends all connections."""
         self._task.cancel()

@@ -7,16 +7,22 @@ service answers None with INVALID_ARGUMENT. Knows names and message types, nothi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from dresd.v1 import admin_pb2
 from dresd.v1 import retriever_pb2 as pb
 from retriever_service.serving.admin import AdminService
+from retriever_service.serving.refusals import abort, message_of
 from retriever_service.serving.service import RetrieverService
+from retriever_service.serving.validation import RefusedError
+
+if TYPE_CHECKING:
+    from retriever_service.serving.refusals import Context
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Retriever"].full_name
 ADMIN_SERVICE_NAME = admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name
@@ -65,6 +71,30 @@ def register_admin(service: AdminService, server: grpc.aio.Server) -> None:
         ),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(ADMIN_SERVICE_NAME, handlers),))
+
+
+def register_health(servicer: health_pb2_grpc.HealthServicer, server: grpc.aio.Server) -> None:
+    """Makes the server answer health checks; bytes that are none get INVALID_ARGUMENT here, too."""
+
+    async def check(request: health_pb2.HealthCheckRequest | None, context: Context) -> health_pb2.HealthCheckResponse:
+        return await servicer.Check(await _message(request, context), context)
+
+    async def watch(request: health_pb2.HealthCheckRequest | None, context: Context) -> None:
+        await servicer.Watch(await _message(request, context), context)
+
+    read, write = _message_or_none(health_pb2.HealthCheckRequest), health_pb2.HealthCheckResponse.SerializeToString
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Check": grpc.unary_unary_rpc_method_handler(check, read, write),
+        "Watch": grpc.unary_stream_rpc_method_handler(watch, read, write),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(health.SERVICE_NAME, handlers),))
+
+
+async def _message(request: M | None, context: Context) -> M:
+    try:
+        return message_of(request)
+    except RefusedError as refused:
+        await abort(context, refused)
 
 
 def _message_or_none(message: type[M]) -> Callable[[bytes], M | None]:

@@ -9,16 +9,18 @@ import asyncio
 import functools
 import logging
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection
 
 from dresd.addresses import Discovery
@@ -26,20 +28,28 @@ from dresd.peer_access import PeerAccess, PeerAccessError
 from retriever_service.datastore import Datastore, DatastoreError, read_manifest
 from retriever_service.serving import logs
 from retriever_service.serving.access import Access
-from retriever_service.serving.address import bind
+from retriever_service.serving.address import bind, hold
 from retriever_service.serving.admin import AdminService
 from retriever_service.serving.background import in_thread
 from retriever_service.serving.collection import Collection, Collections
 from retriever_service.serving.config import DEFAULT_LISTEN, Limits, ServeConfig, split_address
+from retriever_service.serving.crew import Crew
 from retriever_service.serving.door import door
 from retriever_service.serving.errors import ServeError
 from retriever_service.serving.forwarding import Forwarding
 from retriever_service.serving.meters import RequestMeter
 from retriever_service.serving.peers import Peers
-from retriever_service.serving.registration import ADMIN_SERVICE_NAME, SERVICE_NAME, register, register_admin
+from retriever_service.serving.registration import (
+    ADMIN_SERVICE_NAME,
+    SERVICE_NAME,
+    register,
+    register_admin,
+    register_health,
+)
 from retriever_service.serving.reloading import Reloader
 from retriever_service.serving.search_pool import SearchPool
 from retriever_service.serving.service import RetrieverService
+from retriever_service.serving.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from retriever_service.serving.metrics import MetricsPort
@@ -122,12 +132,15 @@ class RunningServer:
             await in_thread(self.metrics.close)
 
 
-async def start(config: ServeConfig, open_datastore: Callable[[Path], Datastore] | None = None) -> RunningServer:
+async def start(
+    config: ServeConfig, open_datastore: Callable[[Path], Datastore] | None = None, crew: Crew | None = None
+) -> RunningServer:
     """Listens at once (health NOT_SERVING, requests UNAVAILABLE), loads the datastores, then serves them.
 
     Args:
         config: what to serve and how.
         open_datastore: opens a build's folder, in a thread of its own; by default as the config says.
+        crew: the other workers, where this is one of several.
 
     Raises:
         ServeError: an address cannot be listened on, or certificates, tokens or a datastore cannot be read.
@@ -140,7 +153,8 @@ async def start(config: ServeConfig, open_datastore: Callable[[Path], Datastore]
     reloaders = [
         Reloader(collection, config.folders[collection.name], opened, config.limits) for collection in collections
     ]
-    service = RetrieverService(pool, collections, config.connections.stream_age_s, meter, _forwarding(config))
+    forwarding = _forwarding(config)
+    service = RetrieverService(pool, collections, config.connections.stream_age_s, meter, forwarding)
     health_servicer = health.aio.HealthServicer()
     for name in ("", SERVICE_NAME, *map(health_name, config.folders)):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -150,15 +164,18 @@ async def start(config: ServeConfig, open_datastore: Callable[[Path], Datastore]
         add_health(server)
 
     def add_admin(server: grpc.aio.Server) -> None:
-        register_admin(AdminService(collections, reloaders), server)
+        register_admin(AdminService(collections, reloaders, crew), server)
 
     def add_health(server: grpc.aio.Server) -> None:
-        health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+        register_health(health_servicer, server)
 
     server, port = _bound(config, config.listen, meter, add_services, (SERVICE_NAME, health.SERVICE_NAME))
     servers, admin_port = [server], None
     if config.admin_listen is not None:
-        admin, admin_port = _bound(config, config.admin_listen, meter, add_admin, (ADMIN_SERVICE_NAME,))
+        access = replace(config.access, token_file=config.admin_token_file or config.access.token_file)
+        admin, admin_port = _bound(
+            replace(config, access=access), config.admin_listen, meter, add_admin, (ADMIN_SERVICE_NAME,)
+        )
         servers.append(admin)
     running = RunningServer(servers, health_servicer, service, pool, reloaders, (port, admin_port))
     if config.health_listen is not None:
@@ -169,7 +186,12 @@ async def start(config: ServeConfig, open_datastore: Callable[[Path], Datastore]
         await each.start()
     try:
         if meter is not None and config.metrics_listen is not None:
-            running.metrics = _metrics_port(config.metrics_listen, meter, pool, collections, service)
+            # Prometheus's client is loaded by those who want numbers only.
+            from retriever_service.serving.metrics import MetricsPort, ServerMetrics
+
+            peer_states = None if forwarding is None else lambda: forwarding.peer_states
+            metrics = ServerMetrics(meter, pool, collections, lambda: service.open_streams, peer_states)
+            running.metrics = MetricsPort(config.metrics_listen, [metrics], crew)
         for reloader in reloaders:
             await reloader.load()
             await health_servicer.set(health_name(reloader.collection.name), health_pb2.HealthCheckResponse.SERVING)
@@ -195,15 +217,6 @@ def _open_share(config: ServeConfig, path: Path) -> Datastore:
     return Datastore.open(path, partitions=partitions, verify_checksums=config.verify_checksums)
 
 
-def _metrics_port(
-    listen: str, meter: RequestMeter, pool: SearchPool, collections: Collections, service: RetrieverService
-) -> MetricsPort:
-    # Prometheus's client is loaded by those who want numbers only.
-    from retriever_service.serving.metrics import MetricsPort, ServerMetrics
-
-    return MetricsPort(listen, [ServerMetrics(meter, pool, collections, lambda: service.open_streams)])
-
-
 def _bound(
     config: ServeConfig,
     listen: str,
@@ -214,13 +227,14 @@ def _bound(
     """A server that is not started yet, with the door that the config says, and its port."""
     interceptors, credentials = door(config.access, listen, meter)
     # Without so_reuseport=0 a second server on the same port would start and take half of the connections.
+    is_shared = config.workers > 1
     server = grpc.aio.server(
-        interceptors=interceptors, options=[("grpc.so_reuseport", 0), *config.connections.options()]
+        interceptors=interceptors, options=[("grpc.so_reuseport", int(is_shared)), *config.connections.options()]
     )
     add_services(server)
     if config.access.reflection:
         reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
-    return server, bind(server, listen, credentials)
+    return server, bind(server, listen, credentials, is_shared=is_shared)
 
 
 def _forwarding(config: ServeConfig) -> Forwarding | None:
@@ -250,6 +264,8 @@ def run(config: ServeConfig, open_datastore: Callable[[Path], Datastore] | None 
     """
     logs.set_up(config.log_format)
     try:
+        if config.workers > 1:
+            return _run_workers(config, open_datastore)
         asyncio.run(_serve(config, open_datastore))
     except (ServeError, DatastoreError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -257,13 +273,46 @@ def run(config: ServeConfig, open_datastore: Callable[[Path], Datastore] | None 
     return 0
 
 
-async def _serve(config: ServeConfig, open_datastore: Callable[[Path], Datastore] | None) -> None:
-    told_to_stop = asyncio.Event()
+def _run_workers(config: ServeConfig, open_datastore: Callable[[Path], Datastore] | None) -> int:
+    with ExitStack() as stack:
+        addresses = {}
+        for name in ("listen", "admin_listen", "metrics_listen", "health_listen"):
+            if (listen := getattr(config, name)) is not None:
+                held, addresses[name] = hold(listen)
+                stack.enter_context(held)
+        shared = replace(config, **addresses)
+
+        def work(number: int, supervisor: socket.socket) -> int:
+            logs.name_worker(number)
+            return asyncio.run(_work(shared, open_datastore, number, supervisor))
+
+        def when_ready() -> None:
+            _say_ready(shared, split_address(shared.listen)[1], split_address(shared.admin_listen or ":0")[1])
+
+        return Supervisor(config.workers, work, config.shutdown_grace_s, when_ready).run()
+
+
+async def _work(
+    config: ServeConfig, open_datastore: Callable[[Path], Datastore] | None, number: int, supervisor: socket.socket
+) -> int:
+    crew = Crew(number, supervisor)
+    try:
+        await _serve(config, open_datastore, crew)
+    except (ServeError, DatastoreError) as error:
+        await crew.failed(str(error))
+        return 1
+    return 0
+
+
+async def _serve(
+    config: ServeConfig, open_datastore: Callable[[Path], Datastore] | None, crew: Crew | None = None
+) -> None:
+    told_to_stop = asyncio.Event() if crew is None else crew.is_alone
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
             loop.add_signal_handler(number, told_to_stop.set)
-    starting = asyncio.create_task(start(config, open_datastore))
+    starting = asyncio.create_task(start(config, open_datastore, crew))
     stopping = asyncio.create_task(told_to_stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
@@ -271,12 +320,19 @@ async def _serve(config: ServeConfig, open_datastore: Callable[[Path], Datastore
         await asyncio.wait({starting})
         return
     running = starting.result()
-    if config.admin_listen is not None and running.admin_port is not None:
-        print(f"dresd-retriever admin on {_shown(config.admin_listen, running.admin_port)}", flush=True)
-    print(f"dresd-retriever ready on {_shown(config.listen, running.port)}", flush=True)
+    if crew is None:
+        _say_ready(config, running.port, running.admin_port)
+    else:
+        await crew.ready()
     await stopping
     logger.info("shutting down; running requests have %g s to finish", config.shutdown_grace_s)
     await running.stop(config.shutdown_grace_s)
+
+
+def _say_ready(config: ServeConfig, port: int, admin_port: int | None) -> None:
+    if config.admin_listen is not None and admin_port is not None:
+        print(f"dresd-retriever admin on {_shown(config.admin_listen, admin_port)}", flush=True)
+    print(f"dresd-retriever ready on {_shown(config.listen, port)}", flush=True)
 
 
 def _shown(listen: str, port: int) -> str:

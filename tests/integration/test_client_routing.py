@@ -326,3 +326,24 @@ def test_a_swapped_build_is_taken_up_while_the_old_one_still_answers(tmp_path: P
         assert client.handshake.reducer.sha256 == root.builds["two"].manifest.key_recipe.reducer_hash
         assert (client.stats.failed, client.stats.late, client.stats.skipped) == (0, 0, 0)
         assert client.stats.reconnects == 0
+
+
+def test_a_client_that_wants_full_coverage_gets_it_or_nothing(built: BuiltDatastore, store: Datastore, rows: list[int]):
+    tokens = built.entries.next_tokens
+    held = [row for row in rows if store.routing.partitions_of(int(tokens[row])).tolist() == [0]]
+    assert held
+    with (
+        fleet(built, [[0]]) as servers,
+        client_of(addresses_of(servers), require_full_coverage=True) as strict,
+        client_of(addresses_of(servers)) as other,
+    ):
+        strict.connect(IDENTITY)
+        other.connect(IDENTITY)
+        assert strict.servers_asked == {servers[0].address}
+        for _ in range(10):  # more than opens a breaker: the server did nothing wrong
+            assert asked_of(strict, built, rows) is None
+            assert not asked_of(other, built, rows).coverage.is_full
+        assert asked_of(strict, built, held).coverage.is_full
+        servers[0].stop()
+        eventually(lambda: asked_of(strict, built, held) is None and strict.servers_asked == frozenset())
+        assert strict.servers == (servers[0].address,)

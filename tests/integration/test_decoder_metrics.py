@@ -64,6 +64,7 @@ def test_the_numbers_are_those_of_all_answers(target: TargetModel, server: Serve
     assert values["dresd_decoder_accepted_tokens_total"] == total.accepted
     assert values["dresd_decoder_forward_seconds_total"] == pytest.approx(total.forward_s)
     assert values["dresd_decoder_retrievals_total[answered]"] == stats.answered > 0, "a client of two counts once"
+    assert values[f"dresd_decoder_replica_state[{server.address}]"] == 1.0
     assert values["dresd_decoder_retrievals_total[late]"] == stats.late == 0
     assert values["dresd_decoder_retrieval_duration_seconds_count"] == stats.answered
     assert values["dresd_decoder_retrieval_duration_seconds_bucket[+Inf]"] == stats.answered

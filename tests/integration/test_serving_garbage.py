@@ -100,6 +100,15 @@ def test_any_bytes_to_a_unary_call(built: BuiltDatastore, channel: grpc.Channel,
     assert_it_goes_on(built, channel)
 
 
+@pytest.mark.parametrize("method", ["Check", "Watch"])
+def test_no_message_to_health_is_an_invalid_argument(built: BuiltDatastore, channel: grpc.Channel, method: str):
+    call = channel.unary_unary if method == "Check" else channel.unary_stream
+    with pytest.raises(grpc.RpcError) as refused:
+        list(call(f"/grpc.health.v1.Health/{method}")(NO_MESSAGE, timeout=PATIENCE_S))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert_it_goes_on(built, channel)
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_bytes_to_a_stream(built: BuiltDatastore, channel: grpc.Channel, data: st.DataObject):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
@@ -180,3 +181,14 @@ def test_a_port_in_use_is_an_error_that_says_so(built: BuiltDatastore):
 def test_without_the_option_there_is_no_port(built: BuiltDatastore):
     with serving(local_config(built.path)) as server:
         assert server.server.metrics_port is None
+
+
+def test_peers_are_shown_as_asked_or_left_alone(built: BuiltDatastore):
+    with ExitStack() as stack:
+        owner = ServerThread(local_config(built.path, partitions=[1]))
+        stack.callback(owner.close)
+        server = stack.enter_context(serving(measured(built, partitions=[0], peers=owner.address)))
+        name = f"dresd_retriever_peer_state[{owner.address}]"
+        eventually(lambda: scrape(server).get(name) == 1.0)
+        owner.stop()
+        eventually(lambda: scrape(server)[name] == 0.0)

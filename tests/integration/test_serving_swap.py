@@ -15,6 +15,7 @@ from dresd.v1 import admin_pb2, admin_pb2_grpc
 from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
 from retriever_service.datastore import CURRENT_FILE, Datastore
+from retriever_service.serving.collection import MAX_RETIRING
 from tests.support.datastore import BuiltDatastore, edit_manifest
 from tests.support.serving import (
     IDENTITY,
@@ -99,6 +100,16 @@ def test_going_back_within_the_grace_period_opens_nothing_again(root: Root):
             assert admin.reload().build_id == name
         assert admin.builds() == ["two", "one"]
     assert opened == [root.path / "one", root.path / "two"]
+
+
+def test_of_many_builds_in_quick_succession_few_are_kept(tmp_path: Path):
+    names = [f"build-{number}" for number in range(MAX_RETIRING + 3)]
+    root = root_of_builds(tmp_path / "root", **{name: {} for name in names})
+    with serving(swapping_config(root.path)) as server, Admin(server) as admin:
+        for name in names[1:]:
+            root.publish(name)
+            admin.reload()
+        assert admin.builds() == names[::-1][: MAX_RETIRING + 1]
 
 
 def test_a_build_that_was_tuned_is_opened_anew_for_all_its_callers(root: Root):

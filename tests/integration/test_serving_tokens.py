@@ -11,6 +11,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from dresd.v1 import admin_pb2
+from dresd.v1 import admin_pb2_grpc as admin_grpc
 from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
 from retriever_service.serving.access import Access
@@ -211,3 +213,19 @@ def test_an_open_stream_outlives_its_token_and_the_next_one_does_not(built: Buil
         with pytest.raises(grpc.RpcError) as refused:
             list(stub.RetrieveStream(iter([]), metadata=bearing(OLD), timeout=PATIENCE_S))
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_the_admin_port_may_have_tokens_of_its_own(built: BuiltDatastore, tmp_path: Path):
+    callers, operators = put(tmp_path / "callers", OLD.encode()), put(tmp_path / "operators", NEW.encode())
+    options = {"access": Access(token_file=callers), "admin_token_file": operators, "admin_listen": "127.0.0.1:0"}
+    with (
+        serving(local_config(built.path, **options)) as server,
+        grpc.insecure_channel(server.address) as channel,
+        grpc.insecure_channel(f"127.0.0.1:{server.server.admin_port}") as admin_channel,
+    ):
+        status = admin_grpc.AdminStub(admin_channel).GetStatus
+        assert status(admin_pb2.GetStatusRequest(), metadata=bearing(NEW)).collections
+        error = refusal_of(lambda: status(admin_pb2.GetStatusRequest(), metadata=bearing(OLD)))
+        assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert is_accepted(channel, built, OLD)
+        assert not is_accepted(channel, built, NEW)

@@ -58,7 +58,8 @@ WRONG: dict[str, list[str]] = {
     "--seed": SEEDS, "--deadline-ms": [*REAL, "0"], "--temperature": [*REAL, "1e-45", "1e30"],
     "--top-p": [*REAL, "0", "1.1"],
     "--repetition-penalty": [*REAL, "0", "1e30"],
-    "build --partitions": LIMITED, "serve --partitions": ["", "-1", "x", "0,", "0;1", "0.5", "9" * 30],
+    "build --partitions": LIMITED, "serve --workers": [*LIMITED, "65"],
+    "serve --partitions": ["", "-1", "x", "0,", "0;1", "0.5", "9" * 30],
     "generate --nodes": ["-1", "1025", "x", "", "0.5"],
     "bench --nodes": ["0", "-1", "1025", "x", "", "8,", "8,x", "0.5"],
     "generate --seed": [*SEEDS, "9" * 30], "build --seed": [*SEEDS, "9" * 30],
@@ -77,6 +78,7 @@ WRONG: dict[str, list[str]] = {
     "--health-listen": ADDRESSES, "--ordinal": ["-1", "x", "", "0.5", "9" * 30],
     "--metrics-listen": ADDRESSES, "--log-format": NAMES, "--reload-interval": REAL, "--build-grace": REAL,
     "--tls-cert": PATHS, "--tls-key": PATHS, "--tls-client-ca": PATHS, "--token-file": PATHS,
+    "--admin-token-file": PATHS,
     "--max-request-bytes": LIMITED, "--max-streams": LIMITED, "--keepalive-s": [*REAL, "0"], "--max-age-s": REAL,
 }  # fmt: skip
 """By option, or by command and option where an option is not the same everywhere."""
