@@ -33,7 +33,6 @@ class Forwarding:
         self._peers = peers
         compile_merging()
 
-    @property
     def peer_states(self) -> dict[str, bool]:
         """Whether each peer is asked now, by address; read from any thread."""
         return self._peers.states

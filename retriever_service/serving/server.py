@@ -189,7 +189,7 @@ async def start(
             # Prometheus's client is loaded by those who want numbers only.
             from retriever_service.serving.metrics import MetricsPort, ServerMetrics
 
-            peer_states = None if forwarding is None else lambda: forwarding.peer_states
+            peer_states = None if forwarding is None else forwarding.peer_states
             metrics = ServerMetrics(meter, pool, collections, lambda: service.open_streams, peer_states)
             running.metrics = MetricsPort(config.metrics_listen, [metrics], crew)
         for reloader in reloaders:
@@ -275,12 +275,18 @@ def run(config: ServeConfig, open_datastore: Callable[[Path], Datastore] | None 
 
 def _run_workers(config: ServeConfig, open_datastore: Callable[[Path], Datastore] | None) -> int:
     with ExitStack() as stack:
-        addresses = {}
+        held: dict[str, str] = {}
         for name in ("listen", "admin_listen", "metrics_listen", "health_listen"):
             if (listen := getattr(config, name)) is not None:
-                held, addresses[name] = hold(listen)
-                stack.enter_context(held)
-        shared = replace(config, **addresses)
+                holder, held[name] = hold(listen)
+                stack.enter_context(holder)
+        shared = replace(
+            config,
+            listen=held["listen"],
+            admin_listen=held.get("admin_listen"),
+            metrics_listen=held.get("metrics_listen"),
+            health_listen=held.get("health_listen"),
+        )
 
         def work(number: int, supervisor: socket.socket) -> int:
             logs.name_worker(number)

@@ -118,14 +118,17 @@ class Supervisor:
         code = 1
         try:
             signal.set_wakeup_fd(-1)
-            for caught in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
-                signal.signal(caught, signal.SIG_DFL)
+            for caught in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+                if signal.getsignal(caught) is not signal.SIG_IGN:
+                    signal.signal(caught, signal.SIG_DFL)
             self._selector.close()
             for socket_of_another in [ours, *(worker.socket for worker in self._workers.values())]:
                 socket_of_another.close()
             code = self._work(number, theirs)
             sys.stdout.flush()
             sys.stderr.flush()
+        except Exception:
+            logger.exception("a worker ends by an error")
         finally:
             os._exit(code)
 
