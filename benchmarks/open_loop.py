@@ -4,7 +4,8 @@ So a server that makes its callers wait is not asked less for it, and what waits
 coordinated omission: requests are never left out because earlier ones are late). The program is a process of its own:
 `python -m benchmarks.open_loop ADDRESS RATE SECONDS STREAMS PATIENCE_MS`, requests on standard input, the outcome as
 JSON on standard output. It reads of an answer only whose it is and whether it is one. Like a decoder, it withholds a
-request that flow control has held back until nobody waits for its answer any more.
+request while earlier answers are late, and one that flow control has held back until nobody waits for its answer any
+more.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
 
+from dresd.allowance import Allowance
 from dresd.v1 import retriever_pb2 as pb
 
 _METHOD = "/dresd.v1.Retriever/RetrieveStream"
@@ -93,6 +95,7 @@ class _Stream:
 
     def __init__(self, channel: grpc.aio.Channel, log: _Log, patience_s: float) -> None:
         self._log, self._patience_s = log, patience_s
+        self._outstanding, self._allowance = 0, Allowance()
         self.due: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
         # Any: raw bytes have no message types.
         self._call: Any = channel.stream_stream(_METHOD)()
@@ -104,6 +107,9 @@ class _Stream:
             now = time.perf_counter()
             if now >= self._log.begun + self._log.due[number] + self._patience_s:
                 continue
+            if not self._allowance.allows(self._outstanding):
+                continue
+            self._outstanding += 1
             self._log.written[number] = now
             # A field that comes again replaces the one before: here the request's id, a varint of 5 bytes.
             padded = bytes([number & 127 | 128, number >> 7 & 127 | 128, number >> 14 & 127 | 128, number >> 21 & 127])
@@ -111,13 +117,15 @@ class _Stream:
 
     async def _read(self) -> None:
         while (answer := await self._call.read()) is not grpc.aio.EOF:
+            self._outstanding -= 1
             at, number, shift = 1, 0, 0  # the id comes first, as field 1; it is not 0
             while True:
                 number |= (answer[at] & 127) << shift
                 at, shift = at + 1, shift + 7
                 if answer[at - 1] < 128:
                     break
-            self._log.answered[number] = time.perf_counter()
+            now = self._log.answered[number] = time.perf_counter()
+            self._allowance.answered(self._log.written[number], now)
             if answer[at] == 0x1A:  # field 3 is the error
                 error = pb.RetrieveStreamResponse.FromString(answer).error
                 self._log.codes[number] = error.code

@@ -20,11 +20,15 @@ import grpc
 from decoder_client.channel import RetrieverChannel
 from decoder_client.handshake import reason_of
 from decoder_client.retriever_errors import RetrieverError, RetrieverUnavailableError
+from dresd.allowance import Allowance
 from dresd.peer_access import PeerAccess
 from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
 
 _STREAM = f"/{pb.DESCRIPTOR.services_by_name['Retriever'].full_name}/RetrieveStream"
+_TOO_MANY = pb.StreamError(
+    code=grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], message="the server is busy with earlier requests of this client"
+)
 _JOIN_S = 2.0
 _USEFUL_S = 1.0
 """A stream that ends sooner and without an answer is not worth another."""
@@ -39,13 +43,14 @@ class Pending:
         beside: another request for the same; whoever waits for that one waits for this one, too.
     """
 
-    __slots__ = ("_arrived", "_sent", "answer", "deadline", "request", "settled")
+    __slots__ = ("_arrived", "_sent", "answer", "deadline", "request", "sent_at", "settled")
 
     def __init__(self, request: pb.RetrieveStreamRequest, deadline: float, beside: Pending | None = None) -> None:
         self.request = request
         self.deadline = deadline
         self.answer: pb.RetrieveStreamResponse | None = None
         self.settled = False
+        self.sent_at = 0.0
         # A bare lock wakes its waiter with one system call; an Event takes several.
         self._arrived: threading.Lock = threading.Lock() if beside is None else beside._arrived
         if beside is None:
@@ -59,7 +64,8 @@ class Pending:
         Called when gRPC is about to hand the bytes to its core: whoever waits for the sending goes on while the core
         sends, and not only when gRPC has heard of that.
         """
-        self.request.timeout_us = max(1, round((self.deadline - time.monotonic()) * 1e6))
+        self.sent_at = time.monotonic()
+        self.request.timeout_us = max(1, round((self.deadline - self.sent_at) * 1e6))
         content = self.request.SerializeToString()
         self.note_sent()
         return content
@@ -116,6 +122,8 @@ class RetrieveLink:
         self._waiting: dict[int, Pending] | None = {}  # None once the stream has ended
         # Each is written by one thread or under the lock: submitted, never sent, answered.
         self._submitted = self._withheld = self._answered = 0
+        self._allowance = Allowance()
+        self._late: dict[int, float] = {}  # when those were sent that nobody waits for any more
         self._cancel_stream: Callable[[], object] | None = None
         self._reader: threading.Thread | None = None
 
@@ -142,24 +150,31 @@ class RetrieveLink:
     def submit(self, request: pb.RetrieveRequest, deadline: float, beside: Pending | None = None) -> Pending:
         """Sends a request without waiting; `deadline` is on `time.monotonic`'s clock.
 
-        A link that has broken settles it at once without an answer. `beside`: see `Pending`.
+        A link that has broken settles it at once without an answer; one whose server is too late with earlier answers
+        settles it as the server would refuse it. `beside`: see `Pending`.
         """
         identifier = next(self._ids)
         pending = Pending(pb.RetrieveStreamRequest(request_id=identifier, request=request), deadline, beside)
+        refused: pb.RetrieveStreamResponse | None = None
         with self._lock:
             if self._waiting is not None:
-                self._waiting[identifier] = pending
-                self._submitted += 1
-                self._outgoing.put(pending)
-                return pending
-        pending.settle(None)
+                if self._allowance.allows(self.outstanding):
+                    self._waiting[identifier] = pending
+                    self._submitted += 1
+                    self._outgoing.put(pending)
+                    return pending
+                refused = pb.RetrieveStreamResponse(request_id=identifier, error=_TOO_MANY)
+        pending.note_sent()
+        pending.settle(refused)
         return pending
 
     def forget(self, pending: Pending) -> None:
         """Nobody waits for this answer any more."""
         with self._lock:
-            if self._waiting is not None:
-                self._waiting.pop(pending.request.request_id, None)
+            identifier = pending.request.request_id
+            waited = None if self._waiting is None else self._waiting.pop(identifier, None)
+            if waited is not None and waited.sent_at:
+                self._late[identifier] = waited.sent_at
 
     def close(self) -> None:
         """Ends the stream and the channel, with all calls on it, and every thread of theirs."""
@@ -188,6 +203,7 @@ class RetrieveLink:
             for pending in self._waiting.values():
                 self._outgoing.put(pending)
             self._submitted, self._withheld, self._answered = len(self._waiting), 0, 0
+            self._late.clear()
             self._channel.read_token()
             return self._new_stream()
 
@@ -219,6 +235,9 @@ class RetrieveLink:
         self._answered += 1
         with self._lock:
             pending = self._waiting.pop(answer.request_id, None) if self._waiting is not None else None
+            sent_at = self._late.pop(answer.request_id, 0.0) if pending is None else pending.sent_at
+            if sent_at:
+                self._allowance.answered(sent_at, time.monotonic(), _server_s(answer))
         if pending is not None:
             pending.settle(answer)
         return answer
@@ -239,5 +258,11 @@ class RetrieveLink:
             return False
         self._outgoing.put(None)
         for pending in waiting.values():
+            pending.note_sent()
             pending.settle(None)
         return True
+
+
+def _server_s(answer: pb.RetrieveStreamResponse) -> float:
+    timing = answer.response.timing
+    return (timing.queue_us + timing.search_us + timing.merge_us) / 1e6

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Sequence
 import grpc
 import grpc.aio
 
+from dresd.allowance import Allowance
 from dresd.breaker import Breaker
 from dresd.peer_access import PeerAccess, PeerAccessError
 from dresd.v1 import retriever_pb2 as pb
@@ -47,7 +48,8 @@ class PeerLink:
         self._ids = itertools.count(1)
         self._outgoing: asyncio.Queue[pb.RetrieveStreamRequest | None] = asyncio.Queue()
         self._waiting: dict[int, asyncio.Future[pb.RetrieveStreamResponse | None]] = {}
-        self._unanswered: set[int] = set()
+        self._unanswered: dict[int, float] = {}  # when they were passed on
+        self._allowance = Allowance()
         self._told = asyncio.Event()  # the peer must be left alone, or asked what it serves
         self._task = asyncio.create_task(self._keep_connected())
 
@@ -70,14 +72,17 @@ class PeerLink:
         self._told.set()
 
     async def ask(self, request: pb.RetrieveRequest, until: float) -> pb.RetrieveResponse | None:
-        """Passes a request on; None if there is no response by `until`, on `time.monotonic`'s clock."""
+        """Passes a request on; None if there is no response by `until`, on `time.monotonic`'s clock.
+
+        None at once where the peer is too late with earlier answers.
+        """
         remaining = until - time.monotonic()
-        if remaining <= 0.0 or not self._served:
+        if remaining <= 0.0 or not self._served or not self._allowance.allows(self.outstanding):
             return None
         identifier = next(self._ids)
         settled: asyncio.Future[pb.RetrieveStreamResponse | None] = asyncio.get_running_loop().create_future()
         self._waiting[identifier] = settled
-        self._unanswered.add(identifier)
+        self._unanswered[identifier] = time.monotonic()
         self._outgoing.put_nowait(
             pb.RetrieveStreamRequest(request_id=identifier, request=request, timeout_us=max(1, round(remaining * 1e6)))
         )
@@ -138,6 +143,7 @@ class PeerLink:
         async with channel:
             stub = pb_grpc.RetrieverStub(channel)
             self._outgoing = asyncio.Queue()
+            self._allowance = Allowance()
             served = await self._learn(stub, metadata)
             stream = stub.RetrieveStream(self._requests(self._outgoing), metadata=metadata)
             reader = asyncio.create_task(self._read(stream))
@@ -190,7 +196,11 @@ class PeerLink:
 
     async def _read(self, stream: AsyncIterable[pb.RetrieveStreamResponse]) -> None:
         async for answer in stream:
-            self._unanswered.discard(answer.request_id)
+            sent = self._unanswered.pop(answer.request_id, None)
+            if sent is not None:
+                timing = answer.response.timing
+                server_s = (timing.queue_us + timing.search_us + timing.merge_us) / 1e6
+                self._allowance.answered(sent, time.monotonic(), server_s)
             settled = self._waiting.get(answer.request_id)
             if settled is not None and not settled.done():
                 settled.set_result(answer)

@@ -9,15 +9,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Generic, TypeVar
 
+from dresd.allowance import MOST as MAX_IN_FLIGHT
+
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
-
-MAX_IN_FLIGHT = 32
-"""Requests of one stream worked on at a time; the next one stays unread, so flow control slows its sender."""
 
 
 class AnswerStream(Generic[Request, Answer]):
     """Reads requests and answers them until their sender is done, told to stop reading, or abandoned.
+
+    MAX_IN_FLIGHT are worked on at a time; the next one stays unread, so flow control slows its sender.
 
     Args:
         requests: what the caller sends; ends, or fails, when the call does.

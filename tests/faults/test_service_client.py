@@ -183,6 +183,46 @@ def test_a_faulty_answer_is_no_draft(built: BuiltDatastore, tree: pb.DraftTree):
         assert ask(client, built) is not None
 
 
+class Held(Impostor):
+    """Answers while `answers` is set."""
+
+    def __init__(self, built: BuiltDatastore) -> None:
+        super().__init__(built)
+        self.answer = pb.RetrieveResponse(trees=[pb.DraftTree(), pb.DraftTree()])
+        self.answers = threading.Event()
+        self.answers.set()
+        self.read = 0
+
+    def RetrieveStream(self, request_iterator, context):  # noqa: ARG002, N802
+        for request in request_iterator:
+            self.read += 1
+            self.answers.wait(PATIENCE_S)
+            yield pb.RetrieveStreamResponse(request_id=request.request_id, response=self.answer)
+
+
+def test_a_server_whose_answers_are_late_has_one_request_of_a_client_at_a_time(built: BuiltDatastore):
+    held = Held(built)
+    with answering(held) as address, client_of(address, failure_threshold=10_000) as client:
+        client.connect(IDENTITY)
+        eventually(lambda: ask(client, built) is not None)
+        for _ in range(10):  # each time half as many are allowed
+            held.answers.clear()
+            late = client.stats.late
+            eventually(lambda late=late: ask(client, built) is None and client.stats.late > late)
+            held.answers.set()
+            eventually(lambda: ask(client, built) is not None)
+        held.answers.clear()
+        late = client.stats.late
+        eventually(lambda: ask(client, built) is None and client.stats.late > late)
+        before = client.stats
+        for _ in range(20):
+            assert ask(client, built) is None
+        assert client.stats.late <= before.late + 1
+        assert client.stats.failed >= before.failed + 19, "refused here, as a server would"
+        held.answers.set()
+        eventually(lambda: ask(client, built) is not None)
+
+
 def test_an_answer_to_nobodys_request_is_dropped(built: BuiltDatastore):
     impostor = Impostor(built)
     impostor.wrong_id = True
