@@ -21,16 +21,10 @@ from tests.support.serving import (
     ServerProcess,
     eventually,
     request_for,
-    servable_datastore,
 )
 from tests.support.swapping import root_of_builds
 
 WORKERS = ("--workers", "2", "--search-threads", "1")
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltDatastore:
-    return servable_datastore(tmp_path_factory.mktemp("workers") / "store")
 
 
 def ask(address: str, built: BuiltDatastore) -> str:
