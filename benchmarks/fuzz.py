@@ -45,22 +45,22 @@ _MORE_FILES = 8
 def run(seconds: float, seed: int) -> list[str]:
     """Fuzzes, and says what was wrong: nothing, if all is well."""
     chance = random.Random(seed)  # noqa: S311 - nothing secret
-    with tempfile.TemporaryDirectory(prefix="dresd-fuzz-") as folder, tempfile.TemporaryFile("w+") as log:
+    with tempfile.TemporaryDirectory(prefix="dresd-fuzz-") as folder, tempfile.TemporaryFile("w+b") as log:
         path = Path(folder) / "store"
         write(path, Spec(2000))
         store = Datastore.open(path)
         good = request_for(queries_for(store, 2).select(np.arange(2)), store.manifest.build_id)
         command = [sys.executable, "-m", "retriever_service.cli", "serve", str(path), "--listen", "127.0.0.1:0"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as server:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as server:
             try:
                 assert server.stdout is not None  # noqa: S101 - by the pipe above
-                port = int(server.stdout.readline().rsplit(":", 1)[1])
+                port = int(server.stdout.readline().rsplit(b":", 1)[1])
                 statuses = _fuzz(chance, port, good, server.pid, seconds)
             finally:
                 server.terminate()
         log.seek(0)
         faults = [f"{count} calls ended with {name}" for name, count in statuses.items() if name not in _DOCUMENTED]
-        if "Traceback" in log.read():
+        if b"Traceback" in log.read():  # gRPC's core logs whatever bytes it was sent
             faults.append("the server logged a traceback")
         return faults
 
@@ -133,9 +133,11 @@ def _nearly(chance: random.Random, good: pb.RetrieveRequest) -> bytes:
 def _call(channel: grpc.Channel, method: str, kind: str, content: bytes) -> str:
     try:
         if kind == "unary":
-            channel.unary_unary(method)(content, timeout=_PATIENCE_S)
+            unary: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
+            unary(content, timeout=_PATIENCE_S)
         else:
-            for _ in channel.stream_stream(method)(iter([content]), timeout=_PATIENCE_S):
+            stream: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(method)
+            for _ in stream(iter([content]), timeout=_PATIENCE_S):
                 pass
     except grpc.RpcError as error:
         return str(error.code().name)

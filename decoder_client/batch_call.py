@@ -30,10 +30,17 @@ class BatchCall:
         deadline: on `time.monotonic`'s clock.
         deadline_ms: what that is, for people.
         hedging: when to ask a second server.
+        traceparent: the caller's place in a trace, "" for none.
     """
 
     def __init__(
-        self, queries: QueryBatch, routes: Routes, deadline: float, deadline_ms: float, hedging: Hedging
+        self,
+        queries: QueryBatch,
+        routes: Routes,
+        deadline: float,
+        deadline_ms: float,
+        hedging: Hedging,
+        traceparent: str = "",
     ) -> None:
         self._queries = queries
         self._handshake = routes.handshake
@@ -42,7 +49,10 @@ class BatchCall:
         self._parts: list[tuple[Part, list[ReplicaCall]]] = []
         for part in routes.split(queries.next_tokens):
             mine = queries if part.rows is None else queries.take(part.rows)
-            requests = mine.requests(self._handshake, part.partitions)
+            requests = list(mine.requests(self._handshake, part.partitions))
+            if traceparent:
+                for request in requests:
+                    request.traceparent = traceparent
             self._parts.append((part, [ReplicaCall(each, part.replicas, deadline, hedging) for each in requests]))
 
     @property

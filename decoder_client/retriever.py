@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +27,13 @@ from decoder_client.reducer import KeyReducer
 from decoder_client.retriever_config import RetrieverConfig
 from decoder_client.retriever_errors import RetrieverError, RetrieverMismatchError, RetrieverUnavailableError
 from decoder_client.retriever_stats import CallRecorder, RetrieverStats
+from decoder_client.routes import Routes
 from decoder_client.wire import Draft, compile_checks
 from dresd.identity import ModelIdentity, differences
 from dresd.path_merging import compile_merging
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 __all__ = [
     "Coverage",
@@ -50,10 +55,20 @@ class RetrieverClient:
     """One decoder's connection to a retrieval service, of one server or many; several threads may use it.
 
     Usage: `with RetrieverClient(config) as client: client.connect(identity); client.retrieve(...)`.
+
+    Args:
+        config: where the service is, and how it is asked.
+        tracer_provider: OpenTelemetry's, whom calls are told; None traces nothing.
     """
 
-    def __init__(self, config: RetrieverConfig) -> None:
+    def __init__(self, config: RetrieverConfig, tracer_provider: TracerProvider | None = None) -> None:
         self._config = config
+        self._tracing = None
+        if tracer_provider is not None:
+            # OpenTelemetry is an optional extra.
+            from decoder_client.tracing import CallTracing
+
+            self._tracing = CallTracing(tracer_provider)
         self._recorder = CallRecorder()
         self._hedging = Hedging(config.hedging)
         self._identity: ModelIdentity | None = None
@@ -219,8 +234,24 @@ class RetrieverClient:
             logger.warning("keys have %d numbers and the datastore's %d", keys.shape[1], dims)
             self._recorder.failed()
             return None
+        if self._tracing is None:
+            return self._ask(queries, routes, began, meanwhile)[0]
+        with self._tracing.call(len(next_tokens)) as span:
+            drafts, hedged = self._ask(queries, routes, began, meanwhile, span.traceparent)
+            span.outcome(drafts, hedged)
+            return drafts
+
+    def _ask(
+        self,
+        queries: QueryBatch,
+        routes: Routes,
+        began: float,
+        meanwhile: Callable[[], None] | None,
+        traceparent: str = "",
+    ) -> tuple[Drafts | None, int]:
+        """As `retrieve`, and the second requests made."""
         deadline_ms = self._config.deadline_ms
-        call = BatchCall(queries, routes, began + deadline_ms / 1e3, deadline_ms, self._hedging)
+        call = BatchCall(queries, routes, began + deadline_ms / 1e3, deadline_ms, self._hedging, traceparent)
         try:
             if meanwhile is not None:
                 # Work at once would keep the interpreter from the thread that sends.
@@ -231,14 +262,14 @@ class RetrieverClient:
             call.forget()
         if drafts is not None and self._config.require_full_coverage and not drafts.coverage.is_full:
             self._recorder.failed()
-            return None
+            return None, call.hedged
         if drafts is not None:
             self._recorder.answered(time.monotonic() - began, drafts.coverage, call.hedged)
         elif call.was_late:
             self._recorder.late()
         else:
             self._recorder.failed()
-        return drafts
+        return drafts, call.hedged
 
     def close(self) -> None:
         """Ends all calls and threads. The client cannot be used again; `retrieve` returns None."""

@@ -97,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
             admin_token_file=serve_operations.admin_token_file(arguments),
             connections=serve_operations.connections(arguments),
             metrics_listen=arguments.metrics_listen,
+            traces=arguments.traces,
             log_format=arguments.log_format,
             **chosen,
         )

@@ -43,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     watching.add_argument(
         "--metrics-listen", metavar="HOST:PORT", help="numbers for Prometheus, over HTTP; default: none"
     )
+    watching.add_argument(
+        "--traces", action="store_true", help="send OpenTelemetry traces to where the variables OTEL_* say"
+    )
     watching.add_argument("--log-format", choices=["text", "json"], default="text", help="of stderr; default: text")
     connections = parser.add_argument_group("connections")
     for name, (kind, help_text) in _CONNECTIONS.items():

@@ -77,6 +77,7 @@ class ServeConfig:
         connections: what one connection may do.
         access: who may call.
         metrics_listen: "HOST:PORT" where Prometheus may ask for numbers, over HTTP; None is nowhere.
+        traces: whether requests are told to OpenTelemetry.
         log_format: of the process's log, "text" or "json".
         admin_listen: where the admin service listens, like `listen`; None is nowhere.
         health_listen: where health alone is told too, like `listen`, in plain text; None is nowhere.
@@ -103,6 +104,7 @@ class ServeConfig:
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     access: Access = field(default_factory=Access)
     metrics_listen: str | None = None
+    traces: bool = False
     log_format: str = "text"
     admin_listen: str | None = None
     health_listen: str | None = None

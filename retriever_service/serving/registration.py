@@ -6,13 +6,14 @@ service answers None with INVALID_ARGUMENT. Knows names and message types, nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from dresd.v1 import admin_pb2
 from dresd.v1 import retriever_pb2 as pb
@@ -88,6 +89,27 @@ def register_health(servicer: health_pb2_grpc.HealthServicer, server: grpc.aio.S
         "Watch": grpc.unary_stream_rpc_method_handler(watch, read, write),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(health.SERVICE_NAME, handlers),))
+
+
+def register_reflection(names: Sequence[str], server: grpc.aio.Server) -> None:
+    """Makes the server tell callers which calls there are; bytes that are no question get INVALID_ARGUMENT, too."""
+    servicer = reflection.aio.ReflectionServicer((*names, reflection.SERVICE_NAME))
+
+    async def info(
+        requests: AsyncIterator[reflection_pb2.ServerReflectionRequest | None], context: Context
+    ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
+        messages = (await _message(request, context) async for request in requests)
+        async for answer in servicer.ServerReflectionInfo(messages, context):
+            yield answer
+
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(
+            info,
+            _message_or_none(reflection_pb2.ServerReflectionRequest),
+            reflection_pb2.ServerReflectionResponse.SerializeToString,
+        ),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, handlers),))
 
 
 async def _message(request: M | None, context: Context) -> M:

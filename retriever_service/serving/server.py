@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2
-from grpc_reflection.v1alpha import reflection
 
 from dresd.addresses import Discovery
 from dresd.peer_access import PeerAccess, PeerAccessError
@@ -45,6 +44,7 @@ from retriever_service.serving.registration import (
     register,
     register_admin,
     register_health,
+    register_reflection,
 )
 from retriever_service.serving.reloading import Reloader
 from retriever_service.serving.search_pool import SearchPool
@@ -53,6 +53,7 @@ from retriever_service.serving.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from retriever_service.serving.metrics import MetricsPort
+    from retriever_service.serving.tracing import RequestTracing
 
 __all__ = ["DEFAULT_LISTEN", "Limits", "RunningServer", "ServeConfig", "ServeError", "run", "start"]
 
@@ -71,32 +72,49 @@ class RunningServer:
         admin_port: the port the admin service listens on; None without one.
         health_port: the port that tells health alone; None without one.
         metrics: shows its numbers; None if nobody is to see them.
+        tracing: traces its requests; None if nobody is to see them.
     """
 
     def __init__(
         self,
-        servers: Sequence[grpc.aio.Server],
         health_servicer: health.aio.HealthServicer,
         service: RetrieverService,
         pool: SearchPool,
         reloaders: Sequence[Reloader],
-        ports: tuple[int, int | None],
     ) -> None:
-        self._servers = servers
+        self._servers: list[grpc.aio.Server] = []
         self._health = health_servicer
         self._service = service
         self._pool = pool
         self._reloaders = reloaders
         self._stopping: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
-        self.port, self.admin_port = ports
+        self.port = 0
+        self.admin_port: int | None = None
         self.health_port: int | None = None
         self.metrics: MetricsPort | None = None
+        self.tracing: RequestTracing | None = None
 
     @property
     def metrics_port(self) -> int | None:
         """Where its numbers are shown over HTTP; None is nowhere."""
         return None if self.metrics is None else self.metrics.port
+
+    async def listen(self, servers: Sequence[grpc.aio.Server]) -> None:
+        """Starts these, and stops them with itself."""
+        self._servers += servers
+        for server in servers:
+            await server.start()
+
+    async def load(self) -> None:
+        """Opens every datastore; each one's health turns to SERVING.
+
+        Raises:
+            DatastoreError: one cannot be served.
+        """
+        for reloader in self._reloaders:
+            await reloader.load()
+            await self._health.set(health_name(reloader.collection.name), health_pb2.HealthCheckResponse.SERVING)
 
     def watch(self, interval_s: float) -> None:
         """From now on looks for other builds every `interval_s` seconds."""
@@ -130,17 +148,25 @@ class RunningServer:
         self._pool.close()
         if self.metrics is not None:
             await in_thread(self.metrics.close)
+        if self.tracing is not None:
+            await in_thread(self.tracing.close)
 
 
 async def start(
-    config: ServeConfig, open_datastore: Callable[[Path], Datastore] | None = None, crew: Crew | None = None
+    config: ServeConfig,
+    open_datastore: Callable[[Path], Datastore] | None = None,
+    crew: Crew | None = None,
+    tracing: RequestTracing | None = None,
 ) -> RunningServer:
     """Listens at once (health NOT_SERVING, requests UNAVAILABLE), loads the datastores, then serves them.
+
+    One of several workers listens when it has loaded.
 
     Args:
         config: what to serve and how.
         open_datastore: opens a build's folder, in a thread of its own; by default as the config says.
         crew: the other workers, where this is one of several.
+        tracing: of requests, closed with the server; None is as the config says.
 
     Raises:
         ServeError: an address cannot be listened on, or certificates, tokens or a datastore cannot be read.
@@ -154,7 +180,8 @@ async def start(
         Reloader(collection, config.folders[collection.name], opened, config.limits) for collection in collections
     ]
     forwarding = _forwarding(config)
-    service = RetrieverService(pool, collections, config.connections.stream_age_s, meter, forwarding)
+    tracing = _tracing(config) if tracing is None else tracing
+    service = RetrieverService(pool, collections, config.connections.stream_age_s, meter, forwarding, tracing)
     health_servicer = health.aio.HealthServicer()
     for name in ("", SERVICE_NAME, *map(health_name, config.folders)):
         await health_servicer.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -169,22 +196,25 @@ async def start(
     def add_health(server: grpc.aio.Server) -> None:
         register_health(health_servicer, server)
 
-    server, port = _bound(config, config.listen, meter, add_services, (SERVICE_NAME, health.SERVICE_NAME))
-    servers, admin_port = [server], None
-    if config.admin_listen is not None:
-        access = replace(config.access, token_file=config.admin_token_file or config.access.token_file)
-        admin, admin_port = _bound(
-            replace(config, access=access), config.admin_listen, meter, add_admin, (ADMIN_SERVICE_NAME,)
-        )
-        servers.append(admin)
-    running = RunningServer(servers, health_servicer, service, pool, reloaders, (port, admin_port))
-    if config.health_listen is not None:
-        bare = replace(config, access=Access(reflection=False))
-        health_server, running.health_port = _bound(bare, config.health_listen, None, add_health, ())
-        servers.append(health_server)
-    for each in servers:
-        await each.start()
+    running = RunningServer(health_servicer, service, pool, reloaders)
+    running.tracing = tracing
     try:
+        if crew is not None:
+            # Whoever listens gets a share of the new connections, and the other workers may be serving.
+            await running.load()
+        server, running.port = _bound(config, config.listen, meter, add_services, (SERVICE_NAME, health.SERVICE_NAME))
+        servers = [server]
+        if config.admin_listen is not None:
+            access = replace(config.access, token_file=config.admin_token_file or config.access.token_file)
+            admin, running.admin_port = _bound(
+                replace(config, access=access), config.admin_listen, meter, add_admin, (ADMIN_SERVICE_NAME,)
+            )
+            servers.append(admin)
+        if config.health_listen is not None:
+            bare = replace(config, access=Access(reflection=False))
+            health_server, running.health_port = _bound(bare, config.health_listen, None, add_health, ())
+            servers.append(health_server)
+        await running.listen(servers)
         if meter is not None and config.metrics_listen is not None:
             # Prometheus's client is loaded by those who want numbers only.
             from retriever_service.serving.metrics import MetricsPort, ServerMetrics
@@ -192,9 +222,8 @@ async def start(
             peer_states = None if forwarding is None else forwarding.peer_states
             metrics = ServerMetrics(meter, pool, collections, lambda: service.open_streams, peer_states)
             running.metrics = MetricsPort(config.metrics_listen, [metrics], crew)
-        for reloader in reloaders:
-            await reloader.load()
-            await health_servicer.set(health_name(reloader.collection.name), health_pb2.HealthCheckResponse.SERVING)
+        if crew is None:
+            await running.load()
     except BaseException:
         await running.stop(0.0)
         raise
@@ -233,7 +262,7 @@ def _bound(
     )
     add_services(server)
     if config.access.reflection:
-        reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
+        register_reflection(names, server)
     return server, bind(server, listen, credentials, is_shared=is_shared)
 
 
@@ -245,6 +274,17 @@ def _forwarding(config: ServeConfig) -> Forwarding | None:
     except PeerAccessError as error:
         raise ServeError(str(error)) from error
     return Forwarding(Peers(Discovery(config.peers), access, list(config.folders)))
+
+
+def _tracing(config: ServeConfig) -> RequestTracing | None:
+    if not config.traces:
+        return None
+    try:
+        # OpenTelemetry is an optional extra.
+        from retriever_service.serving.tracing import RequestTracing, provider_from_environment
+    except ModuleNotFoundError as error:
+        raise ServeError(f"traces need the module {error.name}; run: pip install 'dresd[tracing]'") from error
+    return RequestTracing(provider_from_environment())
 
 
 def health_name(collection: str) -> str:

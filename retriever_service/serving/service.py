@@ -32,6 +32,7 @@ from retriever_service.serving.validation import Queries, RefusedError, check
 
 if TYPE_CHECKING:
     from retriever_service.serving.refusals import Context
+    from retriever_service.serving.tracing import RequestTracing
 
     Stream: TypeAlias = AnswerStream[pb.RetrieveStreamRequest | None, pb.RetrieveStreamResponse]
 
@@ -50,6 +51,7 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         forwarding: passes on what is not served here; None answers without it. The service closes it.
         stream_age_s: when a stream ends by itself, with OK once what it has read is answered; None for never.
         meter: counts retrieve requests.
+        tracing: makes a span of each.
     """
 
     def __init__(
@@ -59,11 +61,13 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         stream_age_s: float | None = None,
         meter: RequestMeter | None = None,
         forwarding: Forwarding | None = None,
+        tracing: RequestTracing | None = None,
     ) -> None:
         self._pool = pool
         self._collections = collections
         self._stream_age_s = stream_age_s
         self._meter = meter
+        self._tracing = tracing
         self._refusals = RefusalLog(logger)
         self._forwarding = forwarding
         self._draining = False
@@ -158,8 +162,10 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         with self._open_call():
             try:
                 deadline = None if remaining is None else time.monotonic() + remaining
-                response = pb.RetrieveResponse()
-                await self._answer("Retrieve", message_of(request), deadline, response)
+                response, message = pb.RetrieveResponse(), message_of(request)
+                if self._tracing is not None:
+                    self._tracing.take_header(message, context)
+                await self._answer("Retrieve", message, deadline, response)
             except RefusedError as refused:
                 await self._abort(context, refused)
             return response
@@ -215,6 +221,15 @@ class RetrieverService(pb_grpc.RetrieverServicer):
         self, call: str, request: pb.RetrieveRequest, deadline: float | None, response: pb.RetrieveResponse
     ) -> None:
         """Fills an empty response."""
+        if self._tracing is None:
+            await self._count(call, request, deadline, response)
+            return
+        with self._tracing.request(call, request, response):
+            await self._count(call, request, deadline, response)
+
+    async def _count(
+        self, call: str, request: pb.RetrieveRequest, deadline: float | None, response: pb.RetrieveResponse
+    ) -> None:
         meter = self._meter
         if meter is None:
             await self._search(self._collection(request.collection), request, deadline, response)

@@ -40,6 +40,7 @@ class _Worker:
     socket: socket.socket
     began: float
     is_ready: bool = False
+    has_failed: bool = False
     received: bytearray = field(default_factory=bytearray)
 
 
@@ -84,9 +85,9 @@ class Supervisor:
         woken.settimeout(0.0)
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         self._selector.register(woken, selectors.EVENT_READ)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
-                signal.signal(number, lambda *_: self._stop())
+        for told in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if told != signal.SIGHUP or signal.getsignal(told) is not signal.SIG_IGN:  # ignored under nohup
+                signal.signal(told, lambda *_: self._stop())
         signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the selector
         for number in range(self._count):
             self._start(number)
@@ -138,7 +139,8 @@ class Supervisor:
         self._stops = True
         self._kill_at = time.monotonic() + self._grace_s + _BEYOND_GRACE_S
         for worker in self._workers.values():
-            os.kill(worker.process, signal.SIGTERM)
+            if not worker.has_failed:  # it ends by itself, and its handlers of signals are gone perhaps
+                os.kill(worker.process, signal.SIGTERM)
 
     def _read(self, worker: _Worker) -> None:
         try:
@@ -165,6 +167,7 @@ class Supervisor:
                 self._serves = True
                 self._when_ready()
         elif kind == FAILED:
+            worker.has_failed = True
             if self._serves:
                 logger.error("a worker could not start: %s", message["text"], extra=_of(worker))
             elif not self._stops:

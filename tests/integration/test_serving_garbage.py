@@ -109,6 +109,14 @@ def test_no_message_to_health_is_an_invalid_argument(built: BuiltDatastore, chan
     assert_it_goes_on(built, channel)
 
 
+def test_no_message_to_reflection_is_an_invalid_argument(built: BuiltDatastore, channel: grpc.Channel):
+    call = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+    with pytest.raises(grpc.RpcError) as refused:
+        list(call(iter([NO_MESSAGE]), timeout=PATIENCE_S))
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert_it_goes_on(built, channel)
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_bytes_to_a_stream(built: BuiltDatastore, channel: grpc.Channel, data: st.DataObject):

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 import numpy as np
@@ -25,6 +25,9 @@ from retriever_service.datastore import Datastore
 from retriever_service.serving.server import RunningServer, ServeConfig, start
 from tests.support.commands import retriever_command
 from tests.support.datastore import BuiltDatastore, build_datastore, random_entries
+
+if TYPE_CHECKING:
+    from retriever_service.serving.tracing import RequestTracing
 
 HIDDEN = 12
 DIMS = 8
@@ -69,12 +72,17 @@ class ServerThread:
     """A server on a free port, its event loop in a thread of this process."""
 
     def __init__(
-        self, config: ServeConfig, opener: Callable[[Path], Datastore] | None = None, *, loaded: bool = True
+        self,
+        config: ServeConfig,
+        opener: Callable[[Path], Datastore] | None = None,
+        *,
+        loaded: bool = True,
+        tracing: RequestTracing | None = None,
     ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.starting = asyncio.run_coroutine_threadsafe(start(config, opener), self._loop)
+        self.starting = asyncio.run_coroutine_threadsafe(start(config, opener, tracing=tracing), self._loop)
         if loaded:
             self.server: RunningServer = self.starting.result(PATIENCE_S)
             self.address = f"127.0.0.1:{self.server.port}"
@@ -105,8 +113,13 @@ async def _end_all_tasks() -> None:
 
 
 @contextmanager
-def serving(config: ServeConfig, opener: Callable[[Path], Datastore] | None = None) -> Iterator[ServerThread]:
-    thread = ServerThread(config, opener)
+def serving(
+    config: ServeConfig,
+    opener: Callable[[Path], Datastore] | None = None,
+    *,
+    tracing: RequestTracing | None = None,
+) -> Iterator[ServerThread]:
+    thread = ServerThread(config, opener, tracing=tracing)
     try:
         yield thread
         thread.stop()

@@ -368,6 +368,7 @@ class RetrieveRequest(_message.Message):
     REQUIRE_FULL_COVERAGE_FIELD_NUMBER: _builtins.int
     FORWARDED_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     build_id: _builtins.str
     """The build the caller shook hands with; empty accepts the current one."""
     keys: _builtins.bytes
@@ -404,6 +405,10 @@ class RetrieveRequest(_message.Message):
     """An answer that lacks partitions is the status UNAVAILABLE, which names them, in place of what was found."""
     forwarded: _builtins.bool
     """Another server's request, which is answered from the partitions served here and not passed on."""
+    traceparent: _builtins.str
+    """The caller's span of this request, as the header of that name has it (W3C Trace Context): a stream is one call, so
+    its metadata cannot say it. Empty where nothing is traced; what is malformed is taken for empty.
+    """
     @_builtins.property
     def next_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """[num_queries]: the token just chosen, which every neighbour must share."""
@@ -436,10 +441,11 @@ class RetrieveRequest(_message.Message):
         require_full_coverage: _builtins.bool = ...,
         forwarded: _builtins.bool = ...,
         partitions: _abc.Iterable[_builtins.int] | None = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_id", b"build_id", "collection", b"collection", "dims", b"dims", "forwarded", b"forwarded", "key_type", b"key_type", "keys", b"keys", "left_context_width", b"left_context_width", "left_contexts", b"left_contexts", "match_temperature", b"match_temperature", "max_depth", b"max_depth", "max_nodes", b"max_nodes", "neighbors", b"neighbors", "next_tokens", b"next_tokens", "nprobe", b"nprobe", "num_queries", b"num_queries", "partitions", b"partitions", "require_full_coverage", b"require_full_coverage", "similarity_temperature", b"similarity_temperature", "sparse_neighbors", b"sparse_neighbors"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["build_id", b"build_id", "collection", b"collection", "dims", b"dims", "forwarded", b"forwarded", "key_type", b"key_type", "keys", b"keys", "left_context_width", b"left_context_width", "left_contexts", b"left_contexts", "match_temperature", b"match_temperature", "max_depth", b"max_depth", "max_nodes", b"max_nodes", "neighbors", b"neighbors", "next_tokens", b"next_tokens", "nprobe", b"nprobe", "num_queries", b"num_queries", "partitions", b"partitions", "require_full_coverage", b"require_full_coverage", "similarity_temperature", b"similarity_temperature", "sparse_neighbors", b"sparse_neighbors", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
