@@ -3,7 +3,7 @@
     python -m benchmarks.fuzz --seconds 60 --seed 0
 
 It fails (exit code 1) if a good request is not answered in between, if a call gets a status that is not documented, if
-the server logs a traceback, or if its open files do not come back. What it sends depends on the seed alone.
+the server logs a traceback, or if its open files and memory do not come back. What it sends depends on the seed alone.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 
+from benchmarks.held import held_by
 from benchmarks.queries import queries_for, request_for
 from benchmarks.stores import Spec, write
 from dresd.v1 import retriever_pb2 as pb
@@ -34,12 +35,22 @@ _METHODS = {
     **{f"/dresd.v1.Retriever/{name}": "unary" for name in ("GetInfo", "GetReducer", "Retrieve")},
     "/dresd.v1.Retriever/RetrieveStream": "stream",
     "/grpc.health.v1.Health/Check": "unary",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": "stream",
     "/no.such.Service/Call": "unary",
 }
-_DOCUMENTED = {"OK", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND", "UNIMPLEMENTED", "DEADLINE_EXCEEDED"}
+_DOCUMENTED = {
+    "OK",
+    "INVALID_ARGUMENT",
+    "FAILED_PRECONDITION",
+    "NOT_FOUND",
+    "UNIMPLEMENTED",
+    "DEADLINE_EXCEEDED",
+    "RESOURCE_EXHAUSTED",
+}
 _A_ROUND = 25
 _PATIENCE_S = 20.0
-_MORE_FILES = 8
+_MORE_FILES, _MORE_BYTES = 8, 64 << 20
+_TOO_LONG = 5 << 20
 
 
 def run(seconds: float, seed: int) -> list[str]:
@@ -72,7 +83,7 @@ def _fuzz(
     with grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.enable_http_proxy", 0)]) as channel:
         stub = pb_grpc.RetrieverStub(channel)
         stub.Retrieve(good, timeout=_PATIENCE_S)
-        files, ends = _open_files(process), time.monotonic() + seconds
+        (files, memory), ends = held_by([process]), time.monotonic() + seconds
         while time.monotonic() < ends:
             for _ in range(_A_ROUND):
                 if chance.random() < 0.5:
@@ -83,10 +94,11 @@ def _fuzz(
             if len(answer.trees) != good.num_queries:
                 statuses["a good request with another answer"] += 1
         waits_until = time.monotonic() + _PATIENCE_S
-        while (left_open := _open_files(process)) > files + _MORE_FILES and time.monotonic() < waits_until:
+        while held_by([process])[0] > files + _MORE_FILES and time.monotonic() < waits_until:
             time.sleep(0.1)
-    if left_open > files + _MORE_FILES:
-        statuses[f"{left_open} open files, {files} before"] += 1
+    left = held_by([process])
+    if left[0] > files + _MORE_FILES or left[1] > memory + _MORE_BYTES:
+        statuses[f"{left[0]} open files and {left[1]:,} bytes, {files} and {memory:,} before"] += 1
     print(f"calls: {dict(statuses)}")
     return statuses
 
@@ -122,6 +134,8 @@ def _send_raw(port: int, content: bytes) -> None:
 
 
 def _nearly(chance: random.Random, good: pb.RetrieveRequest) -> bytes:
+    if chance.random() < 0.01:
+        return chance.randbytes(_TOO_LONG)
     is_streamed = chance.random() < 0.5
     message = pb.RetrieveStreamRequest(request_id=1, request=good) if is_streamed else good
     content = bytearray(message.SerializeToString())
@@ -142,10 +156,6 @@ def _call(channel: grpc.Channel, method: str, kind: str, content: bytes) -> str:
     except grpc.RpcError as error:
         return str(error.code().name)
     return "OK"
-
-
-def _open_files(process: int) -> int:
-    return len(list(Path(f"/proc/{process}/fd").iterdir()))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -26,6 +26,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 
+from benchmarks.held import held_by
 from benchmarks.queries import queries_for, request_for
 from benchmarks.stores import Spec, write
 from dresd.v1 import retriever_pb2 as pb
@@ -124,16 +125,6 @@ def workers_of(process: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
-def held_by(process: int) -> tuple[int, int]:
-    """Open files, and bytes of memory of their own, of all workers."""
-    files = memory = 0
-    for worker in workers_of(process):
-        files += len(list(Path(f"/proc/{worker}/fd").iterdir()))
-        status = Path(f"/proc/{worker}/status").read_text()
-        memory += 1024 * int(status.split("RssAnon:")[1].split()[0])
-    return files, memory
-
-
 def run(minutes: float, rate: float, minute_s: float = 60.0) -> list[str]:
     """Soaks, and says what was wrong: nothing, if all is well."""
     with tempfile.TemporaryDirectory(prefix="dresd-soak-") as folder:
@@ -156,7 +147,7 @@ def run(minutes: float, rate: float, minute_s: float = 60.0) -> list[str]:
                 for caller in callers:
                     caller.start()
                 time.sleep(minute_s / 6)
-                before = held_by(server.pid)
+                before = held_by(workers_of(server.pid))
                 ends, number = time.monotonic() + minutes * minute_s, 0
                 troubles: list[Callable[[], object]] = [
                     lambda: os.kill(random.choice(workers_of(server.pid)), signal.SIGKILL),  # noqa: S311
@@ -172,7 +163,7 @@ def run(minutes: float, rate: float, minute_s: float = 60.0) -> list[str]:
                 for caller in callers:
                     caller.join()
                 time.sleep(minute_s / 6)
-                return _faults(soak, before, held_by(server.pid), len(workers_of(server.pid)))
+                return _faults(soak, before, held_by(workers_of(server.pid)), len(workers_of(server.pid)))
             finally:
                 server.terminate()
 

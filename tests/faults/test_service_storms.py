@@ -6,12 +6,12 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import grpc
 import numpy as np
 import pytest
 
+from benchmarks.held import held_by
 from decoder_client.retriever import RetrieverClient
 from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
@@ -46,23 +46,16 @@ def running(built: BuiltDatastore) -> Iterator[tuple[str, int]]:
         yield server.ready(), server.process.pid
 
 
-def held_by(process: int) -> tuple[int, int]:
-    """Open files, and bytes of memory of its own."""
-    status = Path(f"/proc/{process}/status").read_text()
-    memory = 1024 * int(status.split("RssAnon:")[1].split()[0])
-    return len(list(Path(f"/proc/{process}/fd").iterdir())), memory
-
-
 @contextmanager
 def nothing_left_over(running: tuple[str, int], built: BuiltDatastore) -> Iterator[None]:
     address, process = running
     with grpc.insecure_channel(address) as channel:
         stub = pb_grpc.RetrieverStub(channel)
         right = stub.Retrieve(question(built), timeout=PATIENCE_S)
-        files, memory = held_by(process)
+        files, memory = held_by([process])
         yield
-        eventually(lambda: held_by(process)[0] <= files + MORE_FILES)
-        assert held_by(process)[1] <= memory + MORE_BYTES
+        eventually(lambda: held_by([process])[0] <= files + MORE_FILES)
+        assert held_by([process])[1] <= memory + MORE_BYTES
         again = stub.Retrieve(question(built), timeout=PATIENCE_S)
         assert list(again.trees) == list(right.trees)
 
