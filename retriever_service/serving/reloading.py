@@ -90,24 +90,34 @@ class Reloader:
         Raises:
             ReloadError: it cannot be served, or not to those who are served now.
         """
-        task = asyncio.create_task(self._reload(allow_other_model=allow_other_model))
-        self._reloads.add(task)
-        task.add_done_callback(self._reloads.discard)
-        outcome = await asyncio.shield(task)
+        outcome = await asyncio.shield(self._begun(allow_other_model=allow_other_model))
         if isinstance(outcome, str):
             raise ReloadError(outcome)
         return outcome
 
     async def watch(self, interval_s: float) -> None:
-        """Reloads whenever `CURRENT` is replaced; a refused build is tried again when it is replaced once more."""
+        """Reloads whenever `CURRENT` is replaced; a refused build is tried again when it is replaced once more.
+
+        A fault of our own is logged and ends nothing: a server that looked no more would serve old builds for ever.
+        """
         while True:
             await asyncio.sleep(interval_s)
             mark = await in_thread(lambda: current_mark(self.folder))
             if mark != self._seen:
-                try:
-                    await self.reload()
-                except ReloadError:
-                    continue  # said already
+                await self._reload_whatever_comes()
+
+    async def _reload_whatever_comes(self) -> None:
+        # Leaves nothing behind: an exception's traceback would keep builds loaded.
+        task = self._begun(allow_other_model=False)
+        await asyncio.wait({task})
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            logger.error("a reload failed", exc_info=fault, extra={"fields": {"collection": self.collection.name}})
+
+    def _begun(self, *, allow_other_model: bool) -> asyncio.Task[Reloaded | str]:
+        task = asyncio.create_task(self._reload(allow_other_model=allow_other_model))
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+        return task
 
     def close(self) -> None:
         """Gives up what is being loaded."""

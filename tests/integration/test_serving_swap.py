@@ -112,6 +112,22 @@ def test_of_many_builds_in_quick_succession_few_are_kept(tmp_path: Path):
         assert admin.builds() == names[::-1][: MAX_RETIRING + 1]
 
 
+def test_a_reload_that_fails_for_a_reason_nobody_foresaw_is_not_the_last(root: Root, caplog: pytest.LogCaptureFixture):
+    failures = [TypeError("a bug of ours")]
+
+    def opener(folder: Path) -> Datastore:
+        if folder.name == "two" and failures:
+            raise failures.pop()
+        return Datastore.open(folder)
+
+    with serving(swapping_config(root.path, reload_interval_s=SOON_S), opener) as server, Admin(server) as admin:
+        root.publish("two")
+        eventually(lambda: "a bug of ours" in caplog.text)
+        assert admin.builds() == ["one"]
+        root.publish("two")
+        eventually(lambda: admin.builds() == ["two", "one"])
+
+
 def test_a_build_that_was_tuned_is_opened_anew_for_all_its_callers(root: Root):
     one = root.builds["one"]
     with (
