@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from retriever_service.building.errors import BuildError
-from retriever_service.datastore.files import replacing, sync_directory
+from retriever_service.datastore.files import replacing, sync_build, sync_directory
 from retriever_service.echo import quoted
 
 _LOCK = "lock"
@@ -95,7 +95,7 @@ class Workspace:
         Raises:
             BuildError: something else appeared there meanwhile.
         """
-        sync_directory(datastore)
+        sync_build(datastore)
         try:
             datastore.rename(self.out)
         except OSError as error:

@@ -100,16 +100,21 @@ def publish(root: Path, build: Path, *, allow_other_model: bool = False) -> Mani
     """
     _check_places(root, build)
     manifest = Datastore.open(build).manifest
-    with _alone(root):
+    with one_publisher(root):
         if not allow_other_model and (differ := _differ_from_current(root, manifest)):
             raise DatastoreError(
                 f"{build} is of another kind than the build that is current: {'; '.join(differ)}.",
                 "Publish it in a root of its own, or allow another model if its decoders are to follow.",
             )
-        with replacing(root / CURRENT_FILE) as beside:
-            beside.write_text(f"{build.name}\n", "utf-8")
-        sync_directory(root)
+        make_current(root, build.name)
     return manifest
+
+
+def make_current(root: Path, name: str) -> None:
+    """Lets `CURRENT` name a build; to be called by `one_publisher`. Raises OSError."""
+    with replacing(root / CURRENT_FILE) as beside:
+        beside.write_text(f"{name}\n", "utf-8")
+    sync_directory(root)
 
 
 def _check_places(root: Path, build: Path) -> None:
@@ -139,8 +144,8 @@ def _differ_from_current(root: Path, manifest: Manifest) -> list[str]:
 
 
 @contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    """One publisher at a time: two would write the same file beside `CURRENT`."""
+def one_publisher(root: Path) -> Iterator[None]:
+    """One at a time: two would write the same file beside `CURRENT`. Raises OSError."""
     with (root / _LOCK_FILE).open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

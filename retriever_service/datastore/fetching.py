@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from retriever_service.datastore.current import CURRENT_FILE
+from retriever_service.datastore.current import CURRENT_FILE, make_current, one_publisher
 from retriever_service.datastore.errors import DatastoreError
-from retriever_service.datastore.files import read_bytes, replacing, sha256_of, sync_directory
+from retriever_service.datastore.files import read_bytes, replacing, sha256_of, sync_build
 from retriever_service.datastore.manifest import MANIFEST_FILE, FileRecord, Manifest, parse_manifest, read_manifest
 from retriever_service.datastore.pushing import LONGEST_MANIFEST, files_of, remote_current
 from retriever_service.datastore.remote import RemoteFolder
@@ -96,12 +97,11 @@ def _fetch(remote: RemoteFolder, root: Path, wanted: Choice, keep: int) -> Fetch
         with replacing(into / MANIFEST_FILE) as beside:
             beside.write_bytes(content)
     if into == hidden:
-        sync_directory(hidden)
+        sync_build(hidden)
         hidden.rename(folder)
     if not (is_described and _is_current(root, name)):
-        with replacing(root / CURRENT_FILE) as beside:
-            beside.write_text(f"{name}\n", "utf-8")
-        sync_directory(root)
+        with one_publisher(root):
+            make_current(root, name)
     _remove_old(root, name, keep)
     return Fetched(folder, manifest, partitions, files, copied)
 
@@ -190,6 +190,8 @@ def _continued(place: RemoteFolder, name: str, beside: Path, start: int) -> str:
         for chunk in place.chunks(name, start):
             digest.update(chunk)
             file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())  # a file of the right size is not compared again
     return digest.hexdigest()
 
 

@@ -61,6 +61,12 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
+def sync_build(directory: Path) -> None:
+    """The same for a build's folder and its segments', before it gets its name; raises OSError."""
+    for folder in (*(path for path in directory.iterdir() if path.is_dir()), directory):
+        sync_directory(folder)
+
+
 def read_bytes(path: Path) -> bytes:
     """A file's content; raises DatastoreError naming the file."""
     try:

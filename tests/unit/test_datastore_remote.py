@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import re
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,6 +62,20 @@ def test_only_the_partitions_asked_for_come_and_can_be_served(remote: str, tmp_p
         "partition-00001", "partition-00002",
     ]  # fmt: skip
     assert fetch(remote, tmp_path, lambda _: [1, 2]).files == 0
+
+
+def test_a_fetch_and_a_publisher_do_not_write_current_at_a_time(remote: str, tmp_path: Path):
+    tmp_path.joinpath("root").mkdir()
+    with (tmp_path / "root" / ".CURRENT.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        fetching = threading.Thread(target=fetch, args=(remote, tmp_path / "root"))
+        fetching.start()
+        waiting = re.compile(rf"-> FLOCK .* {os.getpid()} ")
+        eventually(lambda: waiting.search(Path("/proc/locks").read_text()) is not None)
+        assert not (tmp_path / "root" / CURRENT_FILE).exists()
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        fetching.join()
+    assert current_build(tmp_path / "root") == tmp_path / "root" / "one"
 
 
 def test_a_new_build_takes_over_and_old_ones_go_but_not_those_that_no_fetch_made(
