@@ -53,11 +53,6 @@ class RetrieverStats:
         """Calls made or skipped."""
         return self.answered + self.late + self.failed + self.skipped
 
-    @property
-    def mean_ms(self) -> float:
-        """Of the answered calls; 0 before the first."""
-        return self.total_ms / self.answered if self.answered else 0.0
-
 
 class CallRecorder:
     """Adds calls up; from several threads."""

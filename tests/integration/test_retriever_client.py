@@ -79,7 +79,7 @@ def test_a_batch_gets_the_datastores_drafts(built: BuiltDatastore, server: Serve
         assert tokens_of(ask(client, built, 3)) == expected_trees(built, 3)
         stats = client.stats
     assert (stats.calls, stats.answered, stats.late, stats.failed) == (1, 1, 0, 0)
-    assert stats.mean_ms == stats.total_ms == stats.p50_ms > 0.0
+    assert stats.total_ms == stats.p50_ms > 0.0
 
 
 def test_a_batch_larger_than_a_request_may_be_is_split(built: BuiltDatastore, server: ServerThread):
