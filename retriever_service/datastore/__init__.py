@@ -39,7 +39,7 @@ from retriever_service.datastore.reducer_file import read_reducer
 from retriever_service.datastore.results import DraftBatch, Neighbors, StoredEntries
 from retriever_service.datastore.routing import assign_tokens, save_routing, split_entries
 from retriever_service.datastore.store import Datastore, OpenSegment
-from retriever_service.datastore.stored import entries_at, stored_batches, stored_entries
+from retriever_service.datastore.stored import entries_at, keys_by_id, stored_batches, stored_entries
 from retriever_service.datastore.token_table import TokenTableBuilder, save_token_table
 from retriever_service.datastore.tokens import token_dtype
 from retriever_service.datastore.tuning import UnreachableRecallError, tune, tune_built
@@ -90,6 +90,7 @@ __all__ = [
     "dataset_files",
     "entries_at",
     "inspect",
+    "keys_by_id",
     "manifest_checksum",
     "other_keys",
     "publish",

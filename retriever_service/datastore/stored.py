@@ -63,6 +63,18 @@ def entries_at(store: Datastore, ids: NDArray[np.int64]) -> EntryBatch:
     return EntryBatch.concatenate(parts)
 
 
+def keys_by_id(store: Datastore, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+    """float32 [m, dims]: the keys of different entries of the served partitions, int64 [m], in any order."""
+    order = np.argsort(ids)
+    rising = ids[order]
+    keys = np.zeros((len(ids), store.manifest.key_recipe.dims), np.float32)
+    for opened in (opened for segments in store.segments.values() for opened in segments):
+        begin, end = np.searchsorted(rising, [opened.first_id, opened.first_id + len(opened.segment)]).tolist()
+        if begin < end:
+            keys[order[begin:end]] = unit_keys(opened.segment.keys_of(rising[begin:end] - opened.first_id))
+    return keys
+
+
 def unit_keys(decoded: NDArray[np.float32]) -> NDArray[np.float32]:
     """float32 [m, dims]: keys as they were before a codec changed their lengths."""
     lengths = np.linalg.norm(decoded, axis=1, keepdims=True)
