@@ -18,38 +18,33 @@ LEFT_CONTEXT_LENGTH = 16
 
 @dataclass(frozen=True, slots=True)
 class EntryTokens:
-    """The tokens of a document's m entries.
+    """The tokens of m entries.
 
     Attributes:
-        next_tokens: int64 [m].
+        next_tokens: int32 [m].
         continuations: int32 [m, N], what follows the next token up to the end of the stored run, `PAD` beyond.
         left_contexts: int32 [m, LEFT_CONTEXT_LENGTH], from the key's own token backwards, `PAD` before the document.
     """
 
-    next_tokens: NDArray[np.int64]
+    next_tokens: NDArray[np.int32]
     continuations: NDArray[np.int32]
     left_contexts: NDArray[np.int32]
 
-    @staticmethod
-    def concatenate(parts: Sequence[EntryTokens]) -> EntryTokens:
-        """One document after the other."""
-        return EntryTokens(
-            np.concatenate([part.next_tokens for part in parts]),
-            np.concatenate([part.continuations for part in parts]),
-            np.concatenate([part.left_contexts for part in parts]),
-        )
 
-
-def entry_tokens(document: Document, continuation_length: int) -> EntryTokens:
-    """The entries of one document, in order of position."""
-    tokens, stored = document.tokens, document.stored
+def entry_tokens(documents: Sequence[Document], continuation_length: int) -> EntryTokens:
+    """The entries of some documents, one at least, in order of position, one document after the other."""
+    # All at once, with room between them for the longest window; what reaches into it is padding.
+    room = max(continuation_length, LEFT_CONTEXT_LENGTH) + 1
+    nothing = np.full(room, PAD, np.int32)
+    tokens = np.concatenate([nothing, *(part for each in documents for part in (each.tokens, nothing))])
+    unstored = np.zeros(room, np.bool_)
+    stored = np.concatenate([unstored, *(part for each in documents for part in (each.stored, unstored))])
     next_at = np.flatnonzero(stored)
     # A continuation ends with the answer it is in: what a user writes next is never generated.
-    run_ends = np.flatnonzero(stored & ~np.append(stored[1:], False))
-    ends = run_ends[np.searchsorted(run_ends, next_at)]
-    ahead = np.append(tokens, np.full(continuation_length + 1, PAD, np.int32))
-    continuations = sliding_window_view(ahead, continuation_length)[next_at + 1].copy()
-    continuations[next_at[:, None] + 1 + np.arange(continuation_length) > ends[:, None]] = PAD
-    behind = np.append(np.full(LEFT_CONTEXT_LENGTH - 1, PAD, np.int32), tokens)
-    left_contexts = sliding_window_view(behind, LEFT_CONTEXT_LENGTH)[next_at - 1][:, ::-1].copy()
-    return EntryTokens(tokens[next_at].astype(np.int64), continuations, left_contexts)
+    run_ends = np.flatnonzero(stored[:-1] & ~stored[1:])
+    left = run_ends[np.searchsorted(run_ends, next_at)] - next_at
+    continuations = sliding_window_view(tokens, continuation_length)[next_at + 1]
+    short = np.flatnonzero(left < continuation_length)
+    continuations[short] = np.where(np.arange(continuation_length) < left[short, None], continuations[short], PAD)
+    left_contexts = sliding_window_view(tokens[::-1], LEFT_CONTEXT_LENGTH)[len(tokens) - next_at]
+    return EntryTokens(tokens[next_at], continuations, left_contexts)

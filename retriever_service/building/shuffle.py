@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,30 +20,15 @@ from decoder_client.reducer import KeyReducer
 from dresd.routing import RoutingTable
 from retriever_service.building import blocks
 from retriever_service.building.embedded import load_vectors
-from retriever_service.building.entries import EntryTokens, entry_tokens
+from retriever_service.building.entries import entry_tokens
 from retriever_service.building.planning import Planned
-from retriever_service.datastore import EntryBatch, split_entries
+from retriever_service.datastore import EntryBatch, split_entries, token_dtype
+from retriever_service.datastore.tokens import pack, unpack
 
 
 def group_path(directory: Path, group: int) -> Path:
     """Where the entries of a group lie."""
     return directory / f"group-{group:06d}.block"
-
-
-def commit_entries(path: Path, entries: EntryBatch, ordinals: NDArray[np.int64], routing: RoutingTable) -> None:
-    """Writes entries with a section for each partition; within one they keep their order.
-
-    Args:
-        path: of the block.
-        entries: n of them.
-        ordinals: int64 [n], their numbers in the corpus, which spread the entries of a split token.
-        routing: which partitions a token's entries belong to.
-    """
-    partitions = split_entries(routing, entries.next_tokens, ordinals)
-    order = np.argsort(partitions, kind="stable")
-    bounds = np.searchsorted(partitions[order], np.arange(routing.num_partitions + 1))
-    sections = (entries.select(order[bounds[at] : bounds[at + 1]]) for at in range(routing.num_partitions))
-    blocks.commit(path, *(_packed(section) for section in sections))
 
 
 def entries_of(directory: Path, groups: int, partition: int) -> Iterator[EntryBatch]:
@@ -51,20 +38,9 @@ def entries_of(directory: Path, groups: int, partition: int) -> Iterator[EntryBa
         yield EntryBatch(
             arrays["keys"].astype(np.float32),
             arrays["next_tokens"].astype(np.int64),
-            arrays["continuations"],
-            arrays["left_contexts"],
+            unpack(arrays["continuations"]),
+            unpack(arrays["left_contexts"]),
         )
-
-
-def _packed(entries: EntryBatch) -> bytes:
-    return blocks.pack(
-        {
-            "keys": entries.keys.astype(np.float16),
-            "next_tokens": entries.next_tokens.astype(np.int32),
-            "continuations": entries.continuations,
-            "left_contexts": entries.left_contexts,
-        }
-    )
 
 
 @dataclass(frozen=True)
@@ -88,23 +64,39 @@ class Shuffler:
     continuation_length: int
 
     def shuffle(self, group: int) -> int:
-        """Commits the entries of a group; returns their number."""
+        """Commits the entries of a group, in order of the corpus within each partition; returns their number."""
         plan, documents = self.planned.load()
-        tokens, keys = [], []
-        for block in plan.blocks_of(group):
-            tokens += [entry_tokens(documents[number], self.continuation_length) for number in plan.documents(block)]
-            keys.append(self._keys(block))
-        whole = EntryTokens.concatenate(tokens)
-        first = int(plan.first_entries[plan.groups[group]])
-        entries = EntryBatch(np.concatenate(keys), whole.next_tokens, whole.continuations, whole.left_contexts)
-        commit_entries(group_path(self.out, group), entries, first + np.arange(len(entries)), self.routing)
-        return len(entries)
+        some = plan.blocks_of(group)
+        keys = np.concatenate([self._keys(block) for block in some])
+        numbers = [number for block in some for number in plan.documents(block).tolist()]
+        tokens = entry_tokens([documents[number] for number in numbers], self.continuation_length)
+        # Counted in the corpus, so that the entries of a split token are spread the same way whatever the groups.
+        ordinals = int(plan.first_entries[plan.groups[group]]) + np.arange(len(keys))
+        partitions = split_entries(self.routing, tokens.next_tokens.astype(np.int64), ordinals)
+        order = np.argsort(partitions, kind="stable")
+        bounds = np.searchsorted(partitions[order], np.arange(self.routing.num_partitions + 1))
+        arrays = {
+            "keys": keys,
+            "next_tokens": tokens.next_tokens,
+            "continuations": _packed(tokens.continuations),
+            "left_contexts": _packed(tokens.left_contexts),
+        }
+        sections = (
+            blocks.pack({name: array[order[begin:end]] for name, array in arrays.items()})
+            for begin, end in pairwise(bounds.tolist())
+        )
+        blocks.commit(group_path(self.out, group), *sections)
+        return len(keys)
 
-    def _keys(self, block: int) -> NDArray[np.float32]:
+    def _keys(self, block: int) -> NDArray[np.float16]:
         vectors = load_vectors(self.embedded, block)
-        keys = vectors if vectors.dtype == np.float16 else self._reducer.reduce(vectors).astype(np.float16)
-        return keys.astype(np.float32)
+        keys = vectors if vectors.dtype == np.float16 else self._reducer.reduce(vectors)
+        return keys.astype(np.float16, copy=False)
 
     @cached_property
     def _reducer(self) -> KeyReducer:
         return KeyReducer.from_bytes(blocks.load(self.reducer))
+
+
+def _packed(tokens: NDArray[np.int32]) -> NDArray[Any]:
+    return pack(tokens, token_dtype(int(tokens.max(initial=0)) + 1))

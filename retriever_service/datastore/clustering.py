@@ -18,6 +18,9 @@ MIN_ENTRIES_TO_CLUSTER = 1_000
 MIN_DATASTORE_TO_CLUSTER = 100_000
 """In a datastore with fewer entries every token has one list: its search is exact."""
 
+_KEYS_PER_LIST = 128
+"""K-means is trained on so many of a token's keys for each of its lists, at most; twice as many take twice the time,
+and a search that reads as many entries finds the same share of neighbours to three digits."""
 _KEYS_AT_ONCE = 1 << 14
 _MIN_KEYS_FOR_GPU = 1 << 14
 
@@ -74,8 +77,7 @@ def arrange(
     for place in np.flatnonzero(num_lists > 1).tolist():
         rows = slice(int(starts[place]), int(starts[place] + counts[place]))
         entries = order[rows]
-        seen = np.ascontiguousarray(keys[entries[~unseen[entries]]])
-        found = _cluster(seen, int(num_lists[place]), seed + int(tokens[place]))
+        found = _cluster(keys, entries[~unseen[entries]], int(num_lists[place]), seed + int(tokens[place]))
         lists[rows] += _assign(keys, entries, found)
         centroids.append(found)
     by_list = np.argsort(lists, kind="stable")
@@ -111,6 +113,7 @@ def kmeans(keys: NDArray[np.float32], number: int, *, seed: int, gpus: int) -> N
         seed=seed % 2**31,
         spherical=True,
         min_points_per_centroid=1,
+        max_points_per_centroid=_KEYS_PER_LIST,
         verbose=False,
         gpu=gpus or False,
     )
@@ -118,10 +121,14 @@ def kmeans(keys: NDArray[np.float32], number: int, *, seed: int, gpus: int) -> N
     return np.asarray(clustering.centroids, np.float16)
 
 
-def _cluster(keys: NDArray[np.float32], number: int, seed: int) -> NDArray[np.float16]:
+def _cluster(keys: NDArray[np.float32], entries: NDArray[np.int64], number: int, seed: int) -> NDArray[np.float16]:
+    """float16 [number, dims]: centres of the keys of some entries, of a sample of them where there are many."""
+    if len(entries) > number * _KEYS_PER_LIST:
+        chosen = np.random.default_rng(seed).choice(len(entries), number * _KEYS_PER_LIST, replace=False)
+        entries = entries[np.sort(chosen)]
     # Copying keys to a GPU and starting its kernels takes longer than so little work does here.
-    gpus = gpu_count() if len(keys) >= _MIN_KEYS_FOR_GPU else 0
-    return kmeans(keys, number, seed=seed, gpus=gpus)
+    gpus = gpu_count() if len(entries) >= _MIN_KEYS_FOR_GPU else 0
+    return kmeans(np.ascontiguousarray(keys[entries]), number, seed=seed, gpus=gpus)
 
 
 def _assign(keys: NDArray[np.float32], entries: NDArray[np.int64], centroids: NDArray[np.float16]) -> NDArray[np.int64]:

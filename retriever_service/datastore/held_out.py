@@ -136,6 +136,19 @@ class HeldOut:
             found[query] = int(np.isin(answer[answer != row][:neighbors], right).sum())
         return Hits(found, wanted)
 
+    def thinned(self, number: int) -> HeldOut:
+        """At most so many of the keys, from all over."""
+        chosen = np.arange(0, len(self), max(-(-len(self) // number), 1))
+        counts = np.diff(self.offsets)
+        wanted = np.repeat(np.isin(np.arange(len(self)), chosen), counts)
+        return HeldOut(
+            self.keys[chosen],
+            self.rows[chosen],
+            np.concatenate([[0], np.cumsum(counts[chosen])]).astype(np.int64),
+            self.neighbors[wanted],
+            self.ranks[wanted],
+        )
+
     def save(self, path: Path) -> None:
         """Writes the file."""
         save_tensors(

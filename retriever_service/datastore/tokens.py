@@ -25,3 +25,10 @@ def token_dtype(vocab_size: int) -> TokenDtype:
 def pack(tokens: NDArray[np.integer[Any]], dtype: TokenDtype) -> NDArray[Any]:
     """Token ids or `PAD` as stored."""
     return np.where(tokens == PAD, np.iinfo(dtype).max, tokens).astype(dtype)
+
+
+def unpack(stored: NDArray[Any]) -> NDArray[np.int32]:
+    """Token ids or `PAD` of what was stored."""
+    tokens: NDArray[np.int32] = stored.astype(np.int32)
+    tokens[stored == np.iinfo(stored.dtype).max] = PAD
+    return tokens

@@ -6,7 +6,9 @@ keys before they were coded: what a decoder loses, codec included.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -165,12 +167,19 @@ def _measured(path: Path, store: Datastore) -> list[_Measured]:
 
 
 def _least(measured: Sequence[_Measured], most: int, neighbors: int, recall: float, errors: float) -> int:
-    """The least nprobe that reaches the recall with so many standard errors to spare, by bisection."""
-    low, high = 1, most
+    """The least nprobe that reaches the recall with so many standard errors to spare, which `most` is known to."""
+
+    def is_enough(nprobe: int) -> bool:
+        hits = Hits.together(_hits(measured, nprobe, neighbors))
+        return hits.recall - errors * hits.standard_error >= recall
+
+    # Few lists are searched in no time, so upwards from few, and then by bisection.
+    low, high = 1, 1
+    while high < most and not is_enough(high):
+        low, high = high + 1, min(2 * high, most)
     while low < high:
         middle = (low + high) // 2
-        hits = Hits.together(_hits(measured, middle, neighbors))
-        if hits.recall - errors * hits.standard_error >= recall:
+        if is_enough(middle):
             high = middle
         else:
             low = middle + 1
@@ -178,7 +187,8 @@ def _least(measured: Sequence[_Measured], most: int, neighbors: int, recall: flo
 
 
 def _hits(measured: Sequence[_Measured], nprobe: int, neighbors: int) -> list[Hits]:
-    return [each.hits(nprobe, neighbors) for each in measured]
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as threads:
+        return list(threads.map(lambda each: each.hits(nprobe, neighbors), measured))
 
 
 def _with(manifest: Manifest, nprobe: int, record: TuningRecord, recalls: dict[str, float]) -> Manifest:

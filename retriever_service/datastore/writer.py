@@ -39,6 +39,8 @@ from retriever_service.datastore.manifest import FileRecord, SegmentRecord
 
 _MAX_ROWS = 2**32 - 1
 _ROWS_AT_ONCE = 1 << 16
+_RECALL_KEYS = 256
+"""Of those held out, whose every list is searched; where lists are chosen, `tune` looks at all of them."""
 _SUFFIX_ROWS_AT_ONCE = 1 << 18
 
 
@@ -142,7 +144,7 @@ def _codec_recall(index: codecs.FaissIndex, held_out: HeldOut, arrangement: Arra
         lists = arrangement.token_lists.choose(keys, places, 0)
         return codecs.search_lists(index, keys, lists, wanted)[1]
 
-    return held_out.hits(search, RECALL_NEIGHBORS).recall
+    return held_out.thinned(_RECALL_KEYS).hits(search, RECALL_NEIGHBORS).recall
 
 
 def _suffix_order(left_contexts: NDArray[Any], arrangement: Arrangement) -> Iterator[NDArray[np.uint32]]:

@@ -27,24 +27,25 @@ def test_a_prompt_is_context_and_its_answer_is_stored() -> None:
     assert Document.of([], [7, 8]).stored.tolist() == [False, True]
 
 
-@given(document=documents(), continuation_length=st.integers(1, 8))
-def test_entries_are_cut_from_the_tokens_around_them(document: Document, continuation_length: int) -> None:
-    entries = entry_tokens(document, continuation_length)
-    tokens, stored = document.tokens.tolist(), document.stored.tolist()
+@given(some=st.lists(documents(), min_size=1, max_size=4), continuation_length=st.integers(1, 24))
+def test_entries_are_cut_from_the_tokens_around_them(some: list[Document], continuation_length: int) -> None:
+    entries = entry_tokens(some, continuation_length)
     expected = []
-    for at in (position for position, is_stored in enumerate(stored) if is_stored):
-        end = at
-        while end + 1 < len(stored) and stored[end + 1]:
-            end += 1
-        following = tokens[at + 1 : end + 1][:continuation_length]
-        preceding = tokens[:at][::-1][:LEFT_CONTEXT_LENGTH]
-        expected.append(
-            (
-                tokens[at],
-                following + [PAD] * (continuation_length - len(following)),
-                preceding + [PAD] * (LEFT_CONTEXT_LENGTH - len(preceding)),
+    for document in some:
+        tokens, stored = document.tokens.tolist(), document.stored.tolist()
+        for at in (position for position, is_stored in enumerate(stored) if is_stored):
+            end = at
+            while end + 1 < len(stored) and stored[end + 1]:
+                end += 1
+            following = tokens[at + 1 : end + 1][:continuation_length]
+            preceding = tokens[:at][::-1][:LEFT_CONTEXT_LENGTH]
+            expected.append(
+                (
+                    tokens[at],
+                    following + [PAD] * (continuation_length - len(following)),
+                    preceding + [PAD] * (LEFT_CONTEXT_LENGTH - len(preceding)),
+                )
             )
-        )
     rows = zip(
         entries.next_tokens.tolist(), entries.continuations.tolist(), entries.left_contexts.tolist(), strict=True
     )
