@@ -33,13 +33,13 @@ RUN python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 FROM wheel AS retriever-packages
 RUN python -m venv /opt/dresd \
     && /opt/dresd/bin/python -m pip install --no-cache-dir -c constraints.txt \
-        "dresd[server,remote] @ file://$(echo /wheels/dresd-*.whl)" \
+        "dresd[server,remote,tracing] @ file://$(echo /wheels/dresd-*.whl)" \
     && /opt/dresd/bin/python -m pip uninstall --yes pip
 
 FROM wheel AS retriever-gpu-packages
 RUN python -m venv /opt/dresd \
     && /opt/dresd/bin/python -m pip install --no-cache-dir -c constraints.txt \
-        "dresd[server-gpu,remote] @ file://$(echo /wheels/dresd-*.whl)" \
+        "dresd[server-gpu,remote,tracing] @ file://$(echo /wheels/dresd-*.whl)" \
     && /opt/dresd/bin/python -m pip uninstall --yes pip
 
 FROM wheel AS builder-packages

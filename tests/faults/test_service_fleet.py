@@ -11,6 +11,7 @@ import grpc
 import pytest
 import torch
 
+from benchmarks.held import held_by
 from decoder_client.generation import SpeculativeDecoder
 from decoder_client.retriever import Drafts, RetrieverClient
 from decoder_client.target_model import TargetModel
@@ -157,9 +158,12 @@ def test_the_target_of_forwarding_may_die_or_freeze(built: BuiltDatastore, numbe
             return stub.Retrieve(question, timeout=DEADLINE_MS / 1e3).coverage.partitions_answered
 
         eventually(lambda: answered() == 2)
+        files, memory = held_by([asked.process.pid])
         owner.send(number)
         for _ in range(8):
             assert answered() == 1  # in time, else it is DEADLINE_EXCEEDED
         if number == signal.SIGSTOP:
             owner.send(signal.SIGCONT)
             eventually(lambda: answered() == 2)
+        eventually(lambda: held_by([asked.process.pid])[0] <= files + 2)
+        assert held_by([asked.process.pid])[1] <= memory + (32 << 20)
