@@ -61,13 +61,22 @@ class Supervisor:
         work: what a worker does, given its number and a socket for its `Crew`; returns its exit code.
         grace_s: workers get to finish after SIGTERM.
         when_ready: called once all of them serve.
+        fork: as `os.fork`.
     """
 
-    def __init__(self, count: int, work: Work, grace_s: float, when_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        count: int,
+        work: Work,
+        grace_s: float,
+        when_ready: Callable[[], None],
+        fork: Callable[[], int] = os.fork,
+    ) -> None:
         self._count = count
         self._work = work
         self._grace_s = grace_s
         self._when_ready = when_ready
+        self._fork = fork
         self._workers: dict[int, _Worker] = {}
         self._restart_at: dict[int, float] = {}
         self._pause_s = [_RESTART_S] * count
@@ -106,7 +115,13 @@ class Supervisor:
 
     def _start(self, number: int) -> None:
         ours, theirs = socket.socketpair()
-        process = os.fork()
+        try:
+            process = self._fork()
+        except OSError as error:  # as where memory is short, and workers have died of it
+            ours.close()
+            theirs.close()
+            self._start_later(number, f"cannot be started: {error.strerror}")
+            return
         if process == 0:
             self._become(number, ours, theirs)
         theirs.close()
@@ -140,7 +155,8 @@ class Supervisor:
         self._kill_at = time.monotonic() + self._grace_s + _BEYOND_GRACE_S
         for worker in self._workers.values():
             if not worker.has_failed:  # it ends by itself, and its handlers of signals are gone perhaps
-                os.kill(worker.process, signal.SIGTERM)
+                with suppress(ProcessLookupError):  # told in the middle of burying it
+                    os.kill(worker.process, signal.SIGTERM)
 
     def _read(self, worker: _Worker) -> None:
         try:
@@ -225,11 +241,16 @@ class Supervisor:
                 self._failure = self._failure or f"a worker ended with exit code {code} before it served; see the log"
                 self._stop()
                 continue
-            lived_well = time.monotonic() - worker.began >= _LIVED_WELL_S
-            pause_s = _RESTART_S if lived_well else self._pause_s[worker.number]
-            self._pause_s[worker.number] = min(2.0 * pause_s, _LONGEST_RESTART_S)
-            self._restart_at[worker.number] = time.monotonic() + pause_s
-            logger.error("a worker ended with %d and is started again in %g s", code, pause_s, extra=_of(worker))
+            if time.monotonic() - worker.began >= _LIVED_WELL_S:
+                self._pause_s[worker.number] = _RESTART_S
+            self._start_later(worker.number, f"ended with {code}", worker.process)
+
+    def _start_later(self, number: int, why: str, process: int | None = None) -> None:
+        pause_s = self._pause_s[number]
+        self._pause_s[number] = min(2.0 * pause_s, _LONGEST_RESTART_S)
+        self._restart_at[number] = time.monotonic() + pause_s
+        fields = {"worker": number, "process": process}
+        logger.error("a worker %s, and is started again in %g s", why, pause_s, extra={"fields": fields})
 
     def _is_registered(self, worker: _Worker) -> bool:
         return worker.socket.fileno() in self._selector.get_map()
