@@ -131,7 +131,7 @@ class BatchCall:
                     replica.connection.failed(replica.link, f"no answer within {self._deadline_ms:g} ms")
             elif answer is None:
                 replica.connection.failed(replica.link, "the connection was lost", at_once=True)
-            elif not answer.HasField("response"):
+            elif not answer.HasField("response") and pending.was_sent:  # else the server knows nothing of it
                 _refused(replica, answer.error)
 
 

@@ -70,6 +70,11 @@ class Pending:
         self.note_sent()
         return content
 
+    @property
+    def was_sent(self) -> bool:
+        """Whether the request ever was on its way; the link may have kept it."""
+        return self.sent_at > 0.0
+
     def note_sent(self) -> None:
         """The request is on its way, or will never be."""
         with contextlib.suppress(RuntimeError):  # it was on its way on an earlier stream, too

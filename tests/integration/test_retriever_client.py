@@ -7,6 +7,7 @@ import logging
 import queue
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from decoder_client.retriever import (
     RetrieverMismatchError,
     RetrieverUnavailableError,
 )
+from dresd.allowance import MOST
 from dresd.identity import ModelIdentity
 from retriever_service.datastore import Datastore
 from retriever_service.serving.server import Limits, ServeConfig
@@ -231,6 +233,22 @@ def test_an_overloaded_service_is_no_draft(built: BuiltDatastore):
         for thread in threads:
             thread.join(PATIENCE_S)
         assert (client.stats.failed, client.stats.answered, client.stats.late) == (1, 2, 0)
+
+
+def test_what_a_client_keeps_to_itself_is_not_held_against_the_server(built: BuiltDatastore):
+    gated = GatedDatastore(built.open())
+    with (
+        serving(local_config(built.path), lambda _: gated) as server,
+        client_of(server.address, deadline_ms=1000 * PATIENCE_S, failure_threshold=3) as client,
+        ThreadPoolExecutor(MOST + 6) as threads,
+    ):
+        client.connect(IDENTITY)
+        calls = [threads.submit(ask, client, built) for _ in range(MOST + 6)]
+        eventually(lambda: sum(call.done() for call in calls) == 6)
+        assert client.trouble == ""
+        gated.gate.set()
+        assert sum(call.result(PATIENCE_S) is not None for call in calls) == MOST
+        assert client.stats.reconnects == 0
 
 
 @pytest.mark.parametrize("seed", [0, 1])
