@@ -93,6 +93,8 @@ def test_targets_and_programs_exist(page: Path) -> None:
     assert set(re.findall(r"[`\n]make ([a-z][a-z-]*)", text)) <= targets
     for script in re.findall(r"(?:scripts|examples|benchmarks|k8s)/[\w/.-]*\w\.(?:py|yaml|md|sh)", text):
         assert (ROOT / script).exists(), script
+    for test in re.findall(r"`(test_\w+)`", text):
+        assert any((ROOT / "tests").rglob(f"{test}.py")), test
     for module in re.findall(r"python3? -m ((?:benchmarks|k8s|scripts|decoder_client|retriever_service)[\w.]*)", text):
         path = ROOT.joinpath(*module.split("."))
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
