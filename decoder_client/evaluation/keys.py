@@ -12,20 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoder_client.evaluation.baselines.missing import MissingPackageError
-from retriever_service.datastore import Datastore
+from retriever_service.datastore import Datastore, keys_by_id
 
 NeighborSearch = Callable[[NDArray[np.float32]], NDArray[np.int64]]
 """key float32 [dims] -> ids of its nearest entries by cosine, int64 [at most k], nearest first."""
 
 
 def all_keys(datastore: Datastore) -> NDArray[np.float32]:
-    """float32 [n, dims]: the keys of all entries in the order of their ids, as the codec kept them, of length one."""
-    dims = datastore.manifest.key_recipe.dims
-    keys = np.zeros((datastore.num_entries, dims), np.float32)
-    for partition in datastore.served_partitions:
-        for opened in datastore.segments[partition]:
-            rows = slice(opened.first_id, opened.first_id + len(opened.segment))
-            keys[rows] = opened.segment.index.reconstruct_n(0, len(opened.segment))
+    """float32 [n, dims]: all entries' keys in the order of their ids, as the codec kept them, of length one or zero."""
+    keys = keys_by_id(datastore, np.arange(datastore.num_entries))
     lengths = np.linalg.norm(keys, axis=1, keepdims=True)
     lengths[lengths == 0] = 1
     keys /= lengths

@@ -31,6 +31,14 @@ def test_keys_come_in_the_order_of_entry_ids(tmp_path: Path, codec: str, partiti
     assert np.mean(np.array(off) <= tolerance) > 0.95
 
 
+def test_keys_without_direction_stay_so(tmp_path: Path) -> None:
+    """What a code makes of a key of zeros is noise, and no direction."""
+    entries = random_entries(400, seed=1)
+    entries.keys[:40] = 0.0
+    keys = all_keys(build_datastore(tmp_path / "store", entries, codec="sq8").open())
+    assert (np.linalg.norm(keys, axis=1) == 0.0).sum() == 40
+
+
 def test_exact_search_finds_the_nearest_of_all() -> None:
     random = np.random.default_rng(0)
     keys = random.normal(size=(300, 8)).astype(np.float32)
