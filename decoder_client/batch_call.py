@@ -53,7 +53,10 @@ class BatchCall:
             if traceparent:
                 for request in requests:
                     request.traceparent = traceparent
-            self._parts.append((part, [ReplicaCall(each, part.replicas, deadline, hedging) for each in requests]))
+            first = ReplicaCall(requests[0], part.replicas, deadline, hedging)
+            after = first.asked[0][1]
+            others = [ReplicaCall(each, part.replicas, deadline, hedging, after) for each in requests[1:]]
+            self._parts.append((part, [first, *others]))
 
     @property
     def was_late(self) -> bool:
@@ -131,7 +134,7 @@ class BatchCall:
                     replica.connection.failed(replica.link, f"no answer within {self._deadline_ms:g} ms")
             elif answer is None:
                 replica.connection.failed(replica.link, "the connection was lost", at_once=True)
-            elif not answer.HasField("response") and pending.was_sent:  # else the server knows nothing of it
+            elif not answer.HasField("response") and not pending.kept_back:
                 _refused(replica, answer.error)
 
 

@@ -28,6 +28,7 @@ class ReplicaCall:
         replicas: the one to ask first, then those to turn to.
         deadline: on `time.monotonic`'s clock.
         hedging: when to ask a second one.
+        after: the first request of the same batch to these servers.
 
     Attributes:
         asked: every server asked, with its request.
@@ -37,7 +38,12 @@ class ReplicaCall:
     __slots__ = ("_began", "_deadline", "_hedging", "_others", "_request", "asked", "hedged")
 
     def __init__(
-        self, request: pb.RetrieveRequest, replicas: Sequence[Replica], deadline: float, hedging: Hedging
+        self,
+        request: pb.RetrieveRequest,
+        replicas: Sequence[Replica],
+        deadline: float,
+        hedging: Hedging,
+        after: Pending | None = None,
     ) -> None:
         self._request = request
         self._others = list(replicas[1:])
@@ -45,7 +51,9 @@ class ReplicaCall:
         self._hedging = hedging
         self.hedged = False
         self._began = 0.0
-        self.asked: list[tuple[Replica, Pending]] = [(replicas[0], replicas[0].link.submit(request, deadline))]
+        self.asked: list[tuple[Replica, Pending]] = [
+            (replicas[0], replicas[0].link.submit(request, deadline, after=after))
+        ]
         if self._others:
             self._began = time.monotonic()
             hedging.asked()

@@ -43,13 +43,13 @@ class Pending:
         beside: another request for the same; whoever waits for that one waits for this one, too.
     """
 
-    __slots__ = ("_arrived", "_sent", "answer", "deadline", "request", "sent_at", "settled")
+    __slots__ = ("_arrived", "_sent", "answer", "deadline", "kept_back", "request", "sent_at", "settled")
 
     def __init__(self, request: pb.RetrieveStreamRequest, deadline: float, beside: Pending | None = None) -> None:
         self.request = request
         self.deadline = deadline
         self.answer: pb.RetrieveStreamResponse | None = None
-        self.settled = False
+        self.settled = self.kept_back = False  # kept back: the server knows nothing of it
         self.sent_at = 0.0
         # A bare lock wakes its waiter with one system call; an Event takes several.
         self._arrived: threading.Lock = threading.Lock() if beside is None else beside._arrived
@@ -69,11 +69,6 @@ class Pending:
         content = self.request.SerializeToString()
         self.note_sent()
         return content
-
-    @property
-    def was_sent(self) -> bool:
-        """Whether the request ever was on its way; the link may have kept it."""
-        return self.sent_at > 0.0
 
     def note_sent(self) -> None:
         """The request is on its way, or will never be."""
@@ -152,22 +147,30 @@ class RetrieveLink:
         """Whether nobody waits for an answer."""
         return not self._waiting
 
-    def submit(self, request: pb.RetrieveRequest, deadline: float, beside: Pending | None = None) -> Pending:
+    def submit(
+        self,
+        request: pb.RetrieveRequest,
+        deadline: float,
+        beside: Pending | None = None,
+        after: Pending | None = None,
+    ) -> Pending:
         """Sends a request without waiting; `deadline` is on `time.monotonic`'s clock.
 
         A link that has broken settles it at once without an answer; one whose server is too late with earlier answers
-        settles it as the server would refuse it. `beside`: see `Pending`.
+        keeps it back, settled as the server would refuse it. `beside`: see `Pending`. One that comes `after` another of
+        the same batch goes the way of that one: parts of a batch are of no use alone.
         """
         identifier = next(self._ids)
         pending = Pending(pb.RetrieveStreamRequest(request_id=identifier, request=request), deadline, beside)
         refused: pb.RetrieveStreamResponse | None = None
         with self._lock:
             if self._waiting is not None:
-                if self._allowance.allows(self.outstanding):
+                if self._allowance.allows(self.outstanding) if after is None else not after.kept_back:
                     self._waiting[identifier] = pending
                     self._submitted += 1
                     self._outgoing.put(pending)
                     return pending
+                pending.kept_back = True
                 refused = pb.RetrieveStreamResponse(request_id=identifier, error=_TOO_MANY)
         pending.note_sent()
         pending.settle(refused)
