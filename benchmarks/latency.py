@@ -55,6 +55,7 @@ def measure(path: Path, calls: int) -> Latency:
     times = {name: Times.of(microseconds) for name, microseconds in taken.items()}
     pairs = {
         "search and merge / FAISS": ("draft", "FAISS"),
+        "sparse lookup / dense lookup": ("sparse lookup", "dense lookup"),
         "draft / FAISS in a server": ("draft in a server", "FAISS in a server"),
         "server time / FAISS in a server": ("server time", "FAISS in a server"),
         "unary / echo": ("unary", "unary echo"),
@@ -67,7 +68,7 @@ def measure(path: Path, calls: int) -> Latency:
 
 
 def _inside(store: Datastore, calls: int) -> dict[str, NDArray[np.float64]]:
-    """FAISS alone; our search; search and merge; in this process, one query a call."""
+    """FAISS alone; lookups of either kind; our search; search and merge; in this process, one query a call."""
     queries = queries_for(store, _QUERIES)
     keys, next_tokens = queries.keys, queries.next_tokens
 
@@ -82,7 +83,22 @@ def _inside(store: Datastore, calls: int) -> dict[str, NDArray[np.float64]]:
             keys[row(number)], next_tokens[row(number)], neighbors=NEIGHBORS, max_nodes=NODES, temperature=TEMPERATURE
         )
 
-    return in_turn({"FAISS": BareSearch.of(store, queries), "search": search, "draft": draft}, calls)
+    ((opened,),) = store.segments.values()
+    nprobe = store.manifest.nprobe
+
+    def look_up(number: int, neighbors: int, sparse_neighbors: int) -> None:
+        some = row(number)
+        contexts = queries.left_contexts[some]
+        opened.segment.look_up(0, keys[some], next_tokens[some], contexts, neighbors, sparse_neighbors, nprobe)
+
+    kinds = {
+        "FAISS": BareSearch.of(store, queries),
+        "dense lookup": lambda number: look_up(number, NEIGHBORS, 0),
+        "sparse lookup": lambda number: look_up(number, 0, NEIGHBORS),
+        "search": search,
+        "draft": draft,
+    }
+    return in_turn(kinds, calls)
 
 
 def _outside(path: Path, store: Datastore, calls: int) -> dict[str, NDArray[np.float64]]:

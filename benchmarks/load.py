@@ -1,16 +1,16 @@
-"""Load: many streams at once, each with one request under way, for a while; and what it cost the servers.
+"""Load: many streams at once, each with one request under way, for a while; and what it cost servers and sender.
 
-Answers are counted, not parsed: on a small machine the sender must not take what the servers need.
+A stream asks again at once, which finds out what a server can do, or after a pause, as a decoder does: between two
+queries it runs its model. Answers are counted, not parsed: on a small machine the sender must not take what the servers
+need.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,7 +21,6 @@ from benchmarks.timing import Times
 from dresd.v1 import retriever_pb2 as pb
 
 _METHOD = "/dresd.v1.Retriever/RetrieveStream"
-_TICKS = os.sysconf("SC_CLK_TCK")
 _WARM_UP_S = 0.5
 
 
@@ -34,12 +33,14 @@ class Load:
         queries_per_s: answered.
         times: of one request, as its sender saw it.
         server_us: processor time of all servers, a query.
+        sender_us: processor time of the process that asks, a query.
     """
 
     streams: int
     queries_per_s: float
     times: Times
     server_us: float
+    sender_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,9 @@ class Target:
     requests: Sequence[pb.RetrieveRequest]
 
 
-def drive(targets: Sequence[Target], plan: Sequence[Sequence[int]], streams: int, seconds: float) -> Load:
+def drive(
+    targets: Sequence[Target], plan: Sequence[Sequence[int]], streams: int, seconds: float, pause_s: float = 0.0
+) -> Load:
     """Sends from every stream for so long.
 
     Args:
@@ -59,11 +62,14 @@ def drive(targets: Sequence[Target], plan: Sequence[Sequence[int]], streams: int
         plan: of each query in turn, the targets it goes to; the query's request is the next of each target.
         streams: that work through the plan together.
         seconds: of measuring, after a short warm-up.
+        pause_s: mean of a stream's pauses between an answer and its next query, which vary as chance has it; 0 is none.
     """
-    return asyncio.run(_drive(targets, plan, streams, seconds))
+    return asyncio.run(_drive(targets, plan, streams, seconds, pause_s))
 
 
-async def _drive(targets: Sequence[Target], plan: Sequence[Sequence[int]], streams: int, seconds: float) -> Load:
+async def _drive(
+    targets: Sequence[Target], plan: Sequence[Sequence[int]], streams: int, seconds: float, pause_s: float
+) -> Load:
     channels = [grpc.aio.insecure_channel(target.address) for target in targets]
     payloads = [
         [pb.RetrieveStreamRequest(request_id=1, request=request).SerializeToString() for request in target.requests]
@@ -81,7 +87,10 @@ async def _drive(targets: Sequence[Target], plan: Sequence[Sequence[int]], strea
         # Any: raw bytes have no message types.
         calls: list[Any] = [channel.stream_stream(_METHOD)() for channel in channels]
         number = first
+        chance = np.random.default_rng(first)
         while not state.done:
+            if pause_s > 0:
+                await asyncio.sleep(chance.exponential(pause_s))
             begun = time.perf_counter_ns()
             wanted = nth[number % len(nth)]
             for at, row in wanted:
@@ -99,15 +108,18 @@ async def _drive(targets: Sequence[Target], plan: Sequence[Sequence[int]], strea
         await asyncio.sleep(_WARM_UP_S)
         state.taken.clear()
         before, begun = [_cpu_s(target.process) for target in targets], time.perf_counter()
+        sender_before = time.process_time()
         await asyncio.sleep(seconds)
         elapsed, taken = time.perf_counter() - begun, list(state.taken)
+        sender_used = time.process_time() - sender_before
         used = sum(_cpu_s(target.process) for target in targets) - sum(before)
     finally:
         state.done = True
         await asyncio.gather(*working)
         for channel in channels:
             await channel.close()
-    return Load(streams, len(taken) / elapsed, Times.of(np.array(taken)), 1e6 * used / max(len(taken), 1))
+    server_us, sender_us = (1e6 * used_s / max(len(taken), 1) for used_s in (used, sender_used))
+    return Load(streams, len(taken) / elapsed, Times.of(np.array(taken)), server_us, sender_us)
 
 
 class _State:
@@ -117,6 +129,5 @@ class _State:
 
 
 def _cpu_s(process: int) -> float:
-    # After the name, which may hold spaces: user and system time are fields 14 and 15.
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    # What clock_getcpuclockid(3) makes of a process; /proc counts hundredths of a second only.
+    return time.clock_gettime(~process << 3 | 2)

@@ -100,11 +100,14 @@ def tables(results: Results) -> Iterator[Table]:
     )  # fmt: skip
     yield Table(
         "Partitions, each a process",
-        ("partitions", "streams", "queries/s", "median µs", "server µs/query, all together"),
+        ("partitions", "streams", "pauses", "queries/s", "median µs", "server µs/query, all together",
+         "sender µs/query"),
         [
-            (str(each.partitions), str(each.load.streams), f"{each.load.queries_per_s:,.0f}",
-             f"{each.load.times.median:,.0f}", f"{each.load.server_us:,.0f}")
-            for each in results.partitions
+            (str(each.partitions), str(load.streams), pauses, f"{load.queries_per_s:,.0f}",
+             f"{load.times.median:,.0f}", f"{load.server_us:,.0f}", f"{load.sender_us:,.0f}")
+            for pauses, loads in (("as decoders", [each.load for each in results.partitions]),
+                                  ("none", [each.without_pauses for each in results.partitions]))
+            for each, load in zip(results.partitions, loads, strict=True)
         ],
     )  # fmt: skip
     yield Table(

@@ -1,7 +1,9 @@
 """Queries a second: against the number of streams, beside FAISS alone in a loop, and over several partitions.
 
 Partitions are server processes of their own; every query goes straight to those that hold its next token. What must not
-grow with their number is the work a query costs all of them together.
+grow with their number is the work a query costs all of them together, at the same load. Streams that ask without a
+pause are not the same load: they keep one server so busy that it reads several requests each time it wakes, which
+spares it most of its waking; spread over more servers than there are cores, each wakes for one.
 """
 
 from __future__ import annotations
@@ -23,14 +25,19 @@ STREAMS = (1, 2, 4, 8, 16)
 _QUERIES = 2000
 _THREADS = "1"
 """Searches at a time of each server: the processes are what shares the cores."""
+_PAUSE_S = 0.015
+"""A forward pass of a small model."""
+_ROUNDS = 3
+"""Of all numbers of partitions in turn, whose middle one counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partitioned:
-    """A load on P partitions."""
+    """Loads on P partitions: of decoders, which pause between queries, and without pauses."""
 
     partitions: int
     load: Load
+    without_pauses: Load
 
 
 def faiss_per_s(path: Path, seconds: float) -> float:
@@ -55,13 +62,24 @@ def against_streams(path: Path, streams: Sequence[int], seconds: float) -> list[
 
 
 def against_partitions(paths: Sequence[Path], streams: int, seconds: float) -> list[Partitioned]:
-    """The same load on datastores of more and more partitions, each partition its own process."""
-    measured = []
-    for path in paths:
-        with ExitStack() as stack:
-            targets, plan = _targets(path, stack)
-            measured.append(Partitioned(len(targets), drive(targets, plan, streams, seconds)))
-    return measured
+    """The same loads on datastores of more and more partitions, each partition its own process; all started at first,
+    and loaded in turn.
+    """
+    with ExitStack() as stack:
+        served = [_targets(path, stack) for path in paths]
+        part_s = seconds / _ROUNDS
+        rounds = [
+            [(drive(*each, streams, part_s, _PAUSE_S), drive(*each, streams, part_s)) for each in served]
+            for _ in range(_ROUNDS)
+        ]
+    return [
+        Partitioned(len(targets), *(_middle(loads) for loads in zip(*(one[at] for one in rounds), strict=True)))
+        for at, (targets, _) in enumerate(served)
+    ]
+
+
+def _middle(loads: Sequence[Load]) -> Load:
+    return sorted(loads, key=lambda load: load.server_us)[len(loads) // 2]
 
 
 def _targets(path: Path, stack: ExitStack) -> tuple[list[Target], list[list[int]]]:

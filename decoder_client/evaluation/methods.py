@@ -21,9 +21,9 @@ from decoder_client.drafting import (
     any_drafter,
 )
 from decoder_client.drafting.growth import ORIGINS
-from decoder_client.evaluation.baselines.dense_only import DenseOnly
 from decoder_client.evaluation.baselines.dresd_paper import DRAFT_TOKENS as PAPER_TOKENS
 from decoder_client.evaluation.baselines.dresd_paper import NUM_DRAFTS, DresdPaper
+from decoder_client.evaluation.baselines.one_kind import NEIGHBORS, OneKind
 from decoder_client.evaluation.baselines.prompt_lookup import DRAFT_TOKENS, PromptLookup
 from decoder_client.evaluation.baselines.rest import MAX_NODES, Rest
 from decoder_client.evaluation.baselines.suffix_decoding import BEST, WIDE, SuffixDecoding, SuffixSettings
@@ -152,7 +152,12 @@ _KINDS: dict[str, _Kind] = {
     ),
     "dense": _Kind(
         "the datastore's nearest entries of the same next token alone",
-        lambda resources: _watched(DenseOnly(resources.retriever), "dense"),
+        lambda resources: _watched(OneKind(resources.retriever, neighbors=NEIGHBORS), "dense"),
+        needs_retriever=True,
+    ),
+    "sparse": _Kind(
+        "the datastore's longest matches of the tokens before the same next token alone",
+        lambda resources: _watched(OneKind(resources.retriever, sparse_neighbors=NEIGHBORS), "sparse"),
         needs_retriever=True,
     ),
     "dresd": _Kind("everything this project drafts from", _dresd(MixtureConfig()), needs_retriever=True, is_ours=True),

@@ -33,7 +33,9 @@ def test_the_program_measures_everything_and_writes_it(tmp_path, capsys):
     assert ours["useful"] <= ours["found"] <= NEIGHBORS
     assert results["peers"][1]["recall"] < ours["recall"]
     assert results["loads"][0]["queries_per_s"] > 0
-    assert results["partitions"][0]["load"]["server_us"] > 0
+    for load in ("load", "without_pauses"):
+        assert results["partitions"][0][load]["server_us"] > 0
+        assert results["partitions"][0][load]["sender_us"] > 0
     for batch, shares in ((each["batch"], each["offered"]) for each in results["overloads"]):
         assert batch in (1, 32)
         for one in shares:
