@@ -91,7 +91,7 @@ def _inside(store: Datastore, calls: int) -> dict[str, NDArray[np.float64]]:
         contexts = queries.left_contexts[some]
         opened.segment.look_up(0, keys[some], next_tokens[some], contexts, neighbors, sparse_neighbors, nprobe)
 
-    kinds = {
+    kinds: dict[str, Callable[[int], object]] = {
         "FAISS": BareSearch.of(store, queries),
         "dense lookup": lambda number: look_up(number, NEIGHBORS, 0),
         "sparse lookup": lambda number: look_up(number, 0, NEIGHBORS),
