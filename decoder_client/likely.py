@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from decoder_client.drafting.drafter import LikelyTokens
@@ -41,13 +42,13 @@ class LikelyRows:
         contexts[0] = self.before[0] if len(self.before) > 1 else -1, self.before[-1]
         contexts[1:, 1] = self.tree.tokens
         contexts[1:, 0] = contexts[self.tree.parents + 1, 1]
-        rows = [0, *(node + 1 for node in self.nodes)]
-        if not rejected:
-            contexts = contexts[rows]
-        scores = (self.logits if rejected else self.logits[rows]).float()
-        width = min(WIDTH, scores.shape[1])
-        if scores.device.type == "cpu":
-            return LikelyTokens(contexts, *likeliest_tokens(scores.numpy(), width))
+        rows = np.arange(len(contexts)) if rejected else np.array([0, *(node + 1 for node in self.nodes)])
+        contexts = contexts[rows]
+        width = min(WIDTH, self.logits.shape[1])
+        if self.logits.device.type == "cpu":
+            # Rows are read where they are: copies of so many numbers take as long as finding the greatest of them.
+            return LikelyTokens(contexts, *likeliest_tokens(self.logits.float().numpy(), rows, width))
+        scores = self.logits[torch.from_numpy(rows).to(self.logits.device)].float()
         best, next_tokens = scores.topk(width, dim=1)
         probabilities = (best - scores.logsumexp(dim=1, keepdim=True)).exp()
         return LikelyTokens(contexts, next_tokens.cpu().numpy(), probabilities.cpu().numpy())

@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from decoder_client.errors import DecoderError
+from decoder_client.key_kernel import MOST_ROWS, few_keys
 
 if TYPE_CHECKING:
     import torch
@@ -177,6 +178,9 @@ class KeyReducer:
                 torch.from_numpy(self.bias).to(states.device),
             )
         weight, bias = self._on_device[states.device]
+        if states.device.type == "cpu" and states.ndim == 2 and len(states) <= MOST_ROWS:
+            few = few_keys(states.float().contiguous().numpy(), weight.numpy(), bias.numpy())
+            return torch.from_numpy(few).half()
         keys = torch.nn.functional.linear(states.float(), weight, bias)
         return torch.nn.functional.normalize(keys, dim=-1).half()
 

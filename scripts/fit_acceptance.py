@@ -77,7 +77,8 @@ def evidences(trace: Trace, retriever: LocalRetriever) -> Iterator[tuple[Evidenc
             match_temperature=config.retrieval.match_temperature,
         )
         retrieved = RetrievedPaths.of(draft.tree)
-        yield gather(index, retrieved, max_places=config.places, max_depth=DEPTH), fresh, tokens[end : end + DEPTH]
+        places = index.places(max_places=config.places, depth=DEPTH)
+        yield gather(index, places, retrieved, max_depth=DEPTH), fresh, tokens[end : end + DEPTH]
         index.extend([tokens[end]], keys[end - 1 : end])
 
 

@@ -52,16 +52,17 @@ class Evidence:
     newest: int
 
 
-def gather(index: LocalIndex, retrieved: RetrievedPaths | None, *, max_places: int, max_depth: int) -> Evidence:
+def gather(
+    index: LocalIndex, places: LocalPlaces | None, retrieved: RetrievedPaths | None, *, max_depth: int
+) -> Evidence:
     """What is known after the newest token of a text of at least one token.
 
     Args:
-        index: the text and its keys.
+        index: the text.
+        places: its own earlier places, found for paths of `max_depth`; None for none.
         retrieved: what the retriever gave; None for nothing.
-        max_places: earlier places of the text that are looked at; 0 for none.
         max_depth: of the paths.
     """
-    places = index.places(max_places=max_places, depth=max_depth) if max_places else None
     given = 0 if retrieved is None else len(retrieved.paths)
     found = 0 if places is None else len(places.paths)
     paths = np.full((given + found, max_depth), PAD, np.int32)

@@ -21,6 +21,7 @@ from decoder_client.drafting.likeliest import likeliest_tokens
 from decoder_client.drafting.lookup import TableArrays, table_arrays
 from decoder_client.drafting.retrieved import RetrievedPaths
 from decoder_client.drafting.weights import SourceWeights
+from decoder_client.key_kernel import few_keys
 from dresd.compiled import warm
 from dresd.draft_tree import ROOT, DraftTree
 from dresd.token_table import TokenTable
@@ -141,4 +142,5 @@ def _call_everything() -> None:
     grow(evidence, Knowledge(weights, table, fresh), fitted_model(), GrowthLimits(1, 1, 0.5, 1))
     weights.learn(evidence, [0], table, fresh)
     RetrievedPaths.of(DraftTree.empty(2))
-    likeliest_tokens(np.zeros((1, 1), np.float32), 1)
+    few_keys(np.zeros((1, 1), np.float32), np.zeros((1, 1), np.float32), np.zeros(1, np.float32))
+    likeliest_tokens(np.zeros((1, 1), np.float32), np.zeros(1, np.int64), 1)

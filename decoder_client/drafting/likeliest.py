@@ -39,29 +39,30 @@ def _insert(number, token, best, tokens):
 
 
 @njit
-def likeliest_tokens(scores, width):
-    """The `width` greatest numbers of each row, greatest first, and their share in the row's softmax.
+def likeliest_tokens(scores, chosen, width):
+    """The `width` greatest numbers of each chosen row, greatest first, and their share in the row's softmax.
 
     One thread, because on few cores a parallel reduction would wait for a core that the service computes on, and one
     pass over the row, by vector instructions. Beside the greatest numbers only the greatest of each lane count in the
     softmax's sum, so shares are too high, by a few per cent at most where they are spread over very many tokens.
 
     Args:
-        scores: float32 [rows, n] with n >= width.
+        scores: float32 [any, n] with n >= width.
+        chosen: int64 [rows], of `scores`.
         width: at least 1.
 
     Returns:
         tokens: int64 [rows, width].
         shares: float32 [rows, width].
     """
-    rows, count = scores.shape
+    rows, count = len(chosen), scores.shape[1]
     tokens = np.zeros((rows, width), np.int64)
     shares = np.empty((rows, width), np.float32)
     best = np.empty(width, np.float32)
     maxima = np.empty(min(_LANES, count), np.float32)
     places = np.empty(width, np.int64)
     for row in range(rows):
-        line = scores[row]
+        line = scores[chosen[row]]
         _lane_maxima(line, maxima)
         best[:] = -np.inf
         for lane in range(len(maxima)):

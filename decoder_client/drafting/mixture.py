@@ -20,7 +20,7 @@ from decoder_client.drafting.drafter import DraftRequest, Outcome
 from decoder_client.drafting.evidence import DENSE, SPARSE, Evidence, gather
 from decoder_client.drafting.fresh import FreshTable
 from decoder_client.drafting.growth import ORIGINS, Growth, GrowthLimits, Knowledge, compile_once, grow
-from decoder_client.drafting.local import LocalIndex
+from decoder_client.drafting.local import LocalIndex, LocalPlaces
 from decoder_client.drafting.lookup import table_arrays
 from decoder_client.drafting.retrieval import Query, Retrieval, RetrievalConfig
 from decoder_client.drafting.retrieved import RetrievedPaths
@@ -63,6 +63,8 @@ class MixtureSession:
         fresh: what the target said in it.
         handshake: whose reducer made the keys.
         retrieved: the latest answer of the retriever, as far as it is still ahead of the text.
+        places: of the text, earlier ones like the latest; None for none.
+        is_prepared: for the coming draft all is done that does not depend on the retriever's answer.
         evidence: that of the latest draft; None if the latest step made none.
         undigested: the latest outcome and its new tokens, if nothing was learned from it yet.
         retrieval_s: the latest draft's share of the call to the retriever; 0 for none.
@@ -73,6 +75,8 @@ class MixtureSession:
     fresh: FreshTable = field(default_factory=FreshTable)
     handshake: Handshaken | None = None
     retrieved: RetrievedPaths | None = None
+    places: LocalPlaces | None = None
+    is_prepared: bool = False
     evidence: Evidence | None = None
     undigested: tuple[Outcome, tuple[int, ...]] | None = None
     retrieval_s: float = 0.0
@@ -127,12 +131,14 @@ class MixtureDrafter:
             return
         outcome, new = session.undigested
         session.undigested = None
+        # First what lets go of the interpreter: the threads that carry the call to the retriever take turns with it.
+        likely = outcome.likely() if self._config.tables else None
         if session.evidence is not None:
             self._weights.learn(session.evidence, new, self._table, session.fresh)
             self._settle(session, outcome)
             session.evidence = None
-        if self._config.tables:
-            session.fresh.add(outcome.likely())
+        if likely is not None:
+            session.fresh.add(likely)
 
     def propose(self, requests: Sequence[DraftRequest[MixtureSession]]) -> list[DraftTree]:
         """See `Drafter`."""
@@ -141,7 +147,7 @@ class MixtureDrafter:
         started = time.perf_counter()
         self._retrieve(requests)
         for request in requests:
-            self._digest(request.session)
+            self._prepare(request)
         grown = [self._grow(request) for request in requests]
         orders = [self._order(growth)[: request.max_nodes] for growth, request in zip(grown, requests, strict=True)]
         counts = self._budget.choose([g.probabilities[order] for g, order in zip(grown, orders, strict=True)])
@@ -165,17 +171,31 @@ class MixtureDrafter:
             if handshake is not None and one.session.index.key is not None:
                 by_reducer.setdefault(handshake.reducer.sha256, (handshake, []))[1].append(one)
 
-        def digest_all() -> None:
+        def prepare_all() -> None:
             for one in requests:
-                self._digest(one.session)
+                self._prepare(one)
 
         for handshake, asking in by_reducer.values():
             queries = [Query(one.session.index, one.max_depth, one.stats) for one in asking]
-            answers, share_s = self._retrieval.ask(queries, handshake, digest_all)
+            answers, share_s = self._retrieval.ask(queries, handshake, prepare_all)
             for one, answer in zip(asking, answers, strict=True):
                 one.session.retrieval_s = share_s
                 # What an earlier answer still foretells is better than nothing.
                 one.session.retrieved = answer or one.session.retrieved
+
+    def _prepare(self, request: DraftRequest[MixtureSession]) -> None:
+        """Does, once a step, all that does not depend on the retriever's answer."""
+        session = request.session
+        if session.is_prepared:
+            return
+        session.is_prepared = True
+        self._digest(session)
+        if self._config.places:
+            session.places = session.index.places(max_places=self._config.places, depth=self._depth(request))
+
+    def _depth(self, request: DraftRequest[MixtureSession]) -> int:
+        """Of the coming draft; a path is no deeper than it has nodes."""
+        return min(request.max_depth, request.max_nodes) if self._config.path else request.max_depth
 
     def _settle(self, session: MixtureSession, outcome: Outcome) -> None:
         """Tells what came of a draft to everything that decides about the next."""
@@ -190,11 +210,11 @@ class MixtureDrafter:
 
     def _grow(self, request: DraftRequest[MixtureSession]) -> Growth:
         session, config = request.session, self._config
-        depth, nodes = request.max_depth, request.max_nodes
+        depth, nodes = self._depth(request), request.max_nodes
         if config.path:
-            # The best path is chosen among many.
-            depth, nodes = min(depth, nodes), _NODES_A_STEP_OF_PATH * nodes
-        session.evidence = gather(session.index, session.retrieved, max_places=config.places, max_depth=depth)
+            nodes *= _NODES_A_STEP_OF_PATH  # the best path is chosen among many
+        session.is_prepared = False
+        session.evidence = gather(session.index, session.places, session.retrieved, max_depth=depth)
         limits = GrowthLimits(depth, nodes, self._budget.floor, self._vocab_size)
         return grow(session.evidence, Knowledge(self._weights, self._table, session.fresh), self._model, limits)
 

@@ -63,6 +63,26 @@ def test_torch_and_numpy_agree() -> None:
     np.testing.assert_allclose(keys.reshape(300, 4).float().numpy(), reducer.reduce(states), atol=1e-3)
 
 
+@pytest.mark.parametrize("rows", [0, 1, 3, 64, 65])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_few_and_many_states_give_the_same_keys(rows: int, dtype: torch.dtype) -> None:
+    every = torch.from_numpy(correlated_states(300)).to(dtype)
+    reducer = fitted(every.float().numpy())
+    # Every other row and a padded width: states need not lie one behind the other.
+    states = torch.cat([every, every], dim=1)[: 2 * rows : 2, : every.shape[1]]
+    keys = reducer.reduce_torch(states)
+    assert keys.shape == (rows, 4)
+    np.testing.assert_allclose(keys.float().numpy(), reducer.reduce(states.float().numpy()), atol=1e-3)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_what_is_no_number_shows_in_the_key_of_its_state_only(number: float) -> None:
+    states = correlated_states(300)
+    reducer = fitted(states)
+    states[1, 2] = number
+    assert torch.isfinite(reducer.reduce_torch(torch.from_numpy(states[:3]))).all(dim=1).tolist() == [True, False, True]
+
+
 def test_keys_have_length_one_and_the_mean_state_gives_no_direction() -> None:
     states = correlated_states(300)
     np.testing.assert_allclose(np.linalg.norm(fitted(states).reduce(states), axis=1), 1, atol=1e-5)

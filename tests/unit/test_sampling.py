@@ -33,6 +33,16 @@ def test_greedy_takes_the_likeliest_token_of_the_row() -> None:
     assert [choose(0, []), choose(1, [1])] == [1, 0]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_greedy_takes_the_first_of_equals(dtype: torch.dtype) -> None:
+    # Over many numbers, as vector instructions compare them.
+    logits = torch.zeros(3, 5000, dtype=dtype)
+    logits[0, [4999, 77, 78]] = 2.0
+    logits[1, 4998] = 0.5
+    choose = GreedyChooser().choices(logits, [9])
+    assert [choose(row, []) for row in range(3)] == [77, 4998, 0]
+
+
 def test_processors_see_the_text_and_what_was_accepted_since() -> None:
     seen: list[list[int]] = []
 

@@ -72,7 +72,8 @@ def likely_tokens(rows: Sequence[RequestRows], logits: Tensor) -> list[LikelyTok
     scores = select([(one.first, one.request.sampled) for one in rows], logits).float()
     width = min(WIDTH, scores.shape[1])
     if scores.device.type == "cpu":
-        tokens, probabilities = likeliest_tokens(np.ascontiguousarray(scores.numpy()), width)
+        numbers = np.ascontiguousarray(scores.numpy())
+        tokens, probabilities = likeliest_tokens(numbers, np.arange(len(numbers)), width)
     else:
         best, at = scores.topk(width, dim=1)
         tokens = at.cpu().numpy()
