@@ -13,18 +13,19 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from tempfile import mkdtemp
 from typing import Any
 
 from benchmarks.building import embedding
+from benchmarks.building.driver import TABLE_SHARE
 from benchmarks.building.jobs import commit_documents, commit_reducer, natural_lengths, planned
 from decoder_client.cache_folder import cache_folder
 from decoder_client.target_model import load_target_model
 
 PARTS = ("embed", "rest", "scaling")
-_CORPUS_TOKENS = 10_000_000
-"""Of the corpus whose share of likely next tokens is kept: see `--table-tokens`."""
-_TABLE_TOKENS = 1_000_000
+_INDEXED = 3
+"""Times that an index is made with one worker, and with two in turn; the medians are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +82,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _embed(folder: Path, model: Path, tokens: int) -> dict[str, object]:
-    table_share = _TABLE_TOKENS / _CORPUS_TOKENS
-    found = embedding.measure(folder, model, tokens, table_share, os.cpu_count() or 1)
+    found = embedding.measure(folder, model, tokens, TABLE_SHARE, os.cpu_count() or 1)
     print("| tokens | tokens/s | bare loop tokens/s | share | padding |\n| --- | --- | --- | --- | --- |")
     print(
         f"| {found.tokens:,} | {found.tokens_per_s:,.0f} | {found.bare_tokens_per_s:,.0f} | {found.share:.3f} "
         f"| {found.padding:.3f} |"
     )
-    print(
-        f"\n(likely next tokens of {table_share:.0%} of the positions, as in a corpus of {_CORPUS_TOKENS:,} tokens)\n"
-    )
+    print(f"\n(likely next tokens of {TABLE_SHARE:.0%} of the positions, as in a corpus of 10,000,000 tokens)\n")
     return {**asdict(found), "share": found.share}
 
 
@@ -113,10 +111,15 @@ def _rest(folder: Path, sizes: tuple[int, ...], partitions: int) -> list[Rest]:
 
 
 def _rest_of(folder: Path, entries: int, cores: int, partitions: int) -> Rest:
-    subprocess.run([sys.executable, "-m", "benchmarks.building.jobs", str(folder), str(entries)], check=True)
+    _make_embedded(folder, entries)
     told = _drive(folder, "rest", cores, 1, partitions)
     shutil.rmtree(folder)
     return Rest(entries, cores, partitions, told["seconds"], told["own"], told["together"])
+
+
+def _make_embedded(folder: Path, entries: int) -> None:
+    # A process of its own, whose memory is gone when the build begins.
+    subprocess.run([sys.executable, "-m", "benchmarks.building.jobs", str(folder), str(entries)], check=True)
 
 
 def _drive(folder: Path, stage: str, cores: int, workers: int, partitions: int, model: str = "") -> dict[str, Any]:
@@ -130,28 +133,35 @@ def _drive(folder: Path, stage: str, cores: int, workers: int, partitions: int, 
 def _scaling(folder: Path, model: Path, tokens: int, sizes: tuple[int, ...], partitions: int) -> dict[str, object]:
     target = load_target_model(model, device="cpu", packed_linear=False)
     embed: dict[int, float] = {}
-    index: dict[int, float] = {}
-    entries = sizes[min(1, len(sizes) - 1)]
-    for cores in (1, 2):
-        place = folder / f"embed-{cores}"
+    index: dict[int, list[float]] = {1: [], 2: []}
+    for workers in index:
+        place = folder / f"embed-{workers}"
         commit_documents(place, natural_lengths(tokens), target.vocab_size)
         commit_reducer(place, target.hidden_size, 64)
-        _drive(place, "embed", cores, cores, 1, str(model))
-        embed[cores] = _steady_tokens_per_s(place)
-        rest = _rest_of(folder / f"index-{cores}", entries, cores, partitions)
-        index[cores] = entries / rest.seconds["index"]
+        _drive(place, "embed", workers, workers, 1, str(model))
+        embed[workers] = _steady_tokens_per_s(place, workers)
+    entries = sizes[min(1, len(sizes) - 1)]
+    place = folder / "index"
+    _make_embedded(place, entries)
+    for _ in range(_INDEXED):
+        for workers, speeds in index.items():
+            told = _drive(place, "rest", workers, 1, partitions)
+            speeds.append(entries / told["seconds"]["index"])
+            for name in ("shuffled", "records", "datastore"):
+                shutil.rmtree(place / name)
+    middle = {workers: median(speeds) for workers, speeds in index.items()}
     print("| stage | 1 worker | 2 workers | times |\n| --- | --- | --- | --- |")
     print(f"| embed, tokens/s | {embed[1]:,.0f} | {embed[2]:,.0f} | {embed[2] / embed[1]:.2f} |")
-    print(f"| index, entries/s | {index[1]:,.0f} | {index[2]:,.0f} | {index[2] / index[1]:.2f} |\n")
+    print(f"| index, entries/s | {middle[1]:,.0f} | {middle[2]:,.0f} | {middle[2] / middle[1]:.2f} |\n")
     return {"embed": embed, "index": index}
 
 
-def _steady_tokens_per_s(folder: Path) -> float:
-    """Between the first block that was committed and the last: without loading the model."""
+def _steady_tokens_per_s(folder: Path, workers: int) -> float:
+    """Between each worker's first block, about, and the last of all: without loading the model."""
     tokens = planned(folder).block_tokens()
     times = {int(path.stem.rpartition("-")[2]): path.stat().st_mtime for path in (folder / "embedded").glob("*.block")}
-    first = min(times, key=times.__getitem__)
-    return float((tokens.sum() - tokens[first]) / (max(times.values()) - times[first]))
+    order = sorted(times, key=times.__getitem__)
+    return float(tokens[order[workers:]].sum() / (times[order[-1]] - times[order[workers - 1]]))
 
 
 def _names(written: str) -> tuple[str, ...]:

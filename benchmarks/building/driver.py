@@ -30,6 +30,8 @@ from retriever_service.building.stages import Stages
 from retriever_service.building.target import Target
 from retriever_service.datastore import CorpusProvenance, assign_tokens
 
+TABLE_SHARE = 0.1
+"""Of positions, whose likely next tokens are kept: as in a corpus of 10,000,000 tokens with the default options."""
 _FINGERPRINT = "0" * 64
 _VOCABULARY = 49_152
 
@@ -55,7 +57,13 @@ def main(arguments: list[str]) -> None:
     cores, workers, partitions = map(int, arguments[2:5])
     model = arguments[5] if len(arguments) > 5 else ""
     identity = ModelIdentity("synthetic", "", _FINGERPRINT, _FINGERPRINT, DIMS, _VOCABULARY)
-    config = BuildConfig(model="synthetic", corpus=("synthetic",), out=folder / "out", partitions=partitions)
+    config = BuildConfig(
+        model="synthetic",
+        corpus=("synthetic",),
+        out=folder / "out",
+        partitions=partitions,
+        table_tokens=int(TABLE_SHARE * planned(folder).totals().entries),
+    )
     seconds: dict[str, float] = {}
     with ray_of(cores), Memory() as memory:
         jobs = RayJobs(Pool(workers, cores // workers, 0, cores))
@@ -73,14 +81,15 @@ def main(arguments: list[str]) -> None:
         else:
             totals = plan.totals()
             routing = assign_tokens(plan.token_counts(), partitions)
-            jobs.run(warm_up)
+            # As many at once as there are workers, so that each of them does.
+            list(jobs.run_tasks([warm_up] * cores))
             shuffled = timed("shuffle", lambda: stages.shuffle(plan, folder / "embedded", routing))
             segments = timed(
                 "index", lambda: stages.index(totals, folder / "embedded", shuffled, partitions=partitions)
             )
             corpus = CorpusProvenance(files=[], documents=totals.documents, tokens=totals.tokens)
             finisher = Finisher(stages.datastore, stages.reducer, routing, identity, corpus, 16, "sq8", "benchmark")
-            timed("publish", lambda: jobs.run(lambda: finisher.finish(segments)))
+            timed("publish", lambda: jobs.run(lambda: finisher.finish(segments), cpus=jobs.pool.cpus))
     print(json.dumps({"seconds": seconds, "own": memory.own, "together": memory.together}))
 
 

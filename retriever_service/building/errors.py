@@ -22,8 +22,18 @@ _ADVICE = {
 }
 
 
+RAY_ENDED = "Ray, which shares the work out, was killed or ended on this machine."
+
+
 class BuildError(Exception):
     """A build cannot go on: one sentence and a hint."""
+
+
+class RayLostError(BuildError):
+    """Ray itself is gone, with all its workers: what was seen of that, and what is done."""
+
+    def __init__(self, sentence: str, done: str) -> None:
+        super().__init__(f"{sentence} Run the same command again: it goes on with {done}.")
 
 
 def os_error_sentence(error: OSError) -> str:

@@ -204,7 +204,7 @@ class _Build:
             config.codec,
             config.command,
         )
-        manifest = self._jobs.run(partial(finisher.finish, segments))
+        manifest = self._jobs.run(partial(finisher.finish, segments), cpus=self._jobs.pool.cpus)
         self._workspace.publish(stages.datastore)
         return manifest
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from decoder_client.errors import DecoderError
@@ -62,6 +62,7 @@ class Pool:
         gpus: of each, 0 or 1.
         cores: of the whole cluster.
         memory: bytes that Ray counts for all of them, 0 if it does not say.
+        is_fixed: so many workers were asked for, whatever the cluster becomes.
     """
 
     workers: int
@@ -69,19 +70,42 @@ class Pool:
     gpus: int
     cores: int
     memory: float = 0.0
+    is_fixed: bool = False
 
     @classmethod
     def plan(
-        cls, cpus: float, gpus: float, workers: int | None = None, threads: int | None = None, memory: float = 0.0
+        cls,
+        cpus: float,
+        gpus: float,
+        workers: int | None = None,
+        threads: int | None = None,
+        memory: float = 0.0,
+        node_cpus: float | None = None,
     ) -> Pool:
-        """One worker a GPU; without GPUs one for every 4 cores, because a copy uses several cores well."""
+        """One worker a GPU; without GPUs one for every 4 cores, because a copy uses several cores well.
+
+        Args:
+            cpus, gpus: of all machines together.
+            workers: asked for, if any.
+            threads: of each, asked for, if any.
+            memory: bytes of all machines.
+            node_cpus: of the largest machine, on which a worker must fit; None for one machine.
+        """
         cores = max(1, int(cpus))
-        count = workers or int(gpus) or max(1, cores // (threads or _CORES_PER_WORKER))
-        return cls(count, threads or max(1, cores // count), 1 if gpus >= count else 0, cores, memory)
+        largest = cores if node_cpus is None else max(1, int(node_cpus))
+        count = workers or int(gpus) or max(1, cores // (threads or min(_CORES_PER_WORKER, largest)))
+        each = threads or max(1, min(cores // count, largest))
+        return cls(count, each, 1 if gpus >= count else 0, cores, memory, is_fixed=workers is not None)
+
+    def on(self, cpus: float, gpus: float) -> Pool:
+        """Workers of the same kind on what the cluster has become; at least one, for machines that are yet to come."""
+        cores = max(1, int(cpus))
+        count = int(gpus) if self.gpus else cores // self.threads
+        return replace(self, workers=self.workers if self.is_fixed else max(1, count), cores=cores)
 
     @property
     def cpus(self) -> float:
-        """Logical cores that each worker reserves: its own, so that workers spread over machines."""
+        """Logical cores that each worker reserves of Ray: its own, so that workers spread over machines."""
         return min(float(self.threads), self.cores / self.workers)
 
     @property
@@ -139,6 +163,9 @@ class Jobs(Protocol):
 
     def run(self, task: Callable[[], Result], *, cpus: float = 1.0) -> Result:
         """Runs one function; raises BuildError if it failed."""
+
+    def tell(self, done: str) -> None:
+        """Notes how far the work is, for the user if this place is lost."""
 
 
 Connect = Callable[["str | None", "int | None", "int | None"], AbstractContextManager[Jobs]]

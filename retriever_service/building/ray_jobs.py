@@ -11,7 +11,9 @@ Ray's, which would bind a block to one actor and wait for it to come back on a m
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,12 +21,14 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from retriever_service.building.errors import BuildError, first_line
+from retriever_service.building.errors import RAY_ENDED, BuildError, RayLostError, first_line
 from retriever_service.building.jobs import BlockWorker, Failure, Pool, Result, attempt, unwrap
 
 MAX_ATTEMPTS = 4
 """At a block or a task whose worker dies."""
 
+_LOOK_S = 2.0
+"""Between looks at what has become of the cluster."""
 _BLOCKS_AHEAD = 2
 """Given to an actor at a time, so that it does not wait for the next."""
 _TASKS_AHEAD = 4
@@ -32,15 +36,34 @@ _TASKS_AHEAD = 4
 
 
 class RayJobs:
-    """An open connection to Ray; see `connect`."""
+    """An open connection to Ray; see `connect`.
 
-    def __init__(self, pool: Pool) -> None:
+    Attributes:
+        pool: as it was when somebody looked last.
+        done: how far the work is, for a user whose Ray is lost.
+    """
+
+    def __init__(self, pool: Pool, look: Callable[[], Pool] | None = None) -> None:
+        """Args:
+        pool: as it is now.
+        look: what it has become; None for a pool that stays as it is.
+        """
         self.pool = pool
+        self.done = "what is done"
+        self._look = look
+        self._looked = -math.inf
+
+    def look(self) -> Pool:
+        """The pool as of some seconds ago at most."""
+        if self._look is not None and time.monotonic() - self._looked >= _LOOK_S:
+            self.pool = self._look()
+            self._looked = time.monotonic()
+        return self.pool
 
     @contextmanager
     def actors(self, worker: str, arguments: Mapping[str, object], most: int) -> Iterator[ActorPool]:
         """See `Jobs`; a worker is an actor."""
-        pool = ActorPool(self.pool, worker, arguments, most)
+        pool = ActorPool(self, worker, arguments, most)
         try:
             yield pool
         finally:
@@ -53,29 +76,34 @@ class RayJobs:
         remote = ray.remote(num_cpus=cpus, max_retries=MAX_ATTEMPTS - 1, retry_exceptions=False)(attempt)
         waiting = iter(enumerate(tasks))
         running: dict[object, int] = {}
-        with _errors_in_one_sentence(self.pool):
+        with _errors_in_one_sentence(self):
             while True:
-                while len(running) < self.pool.cores * _TASKS_AHEAD and (following := next(waiting, None)) is not None:
+                room = self.look().cores * _TASKS_AHEAD
+                while len(running) < room and (following := next(waiting, None)) is not None:
                     running[remote.remote(following[1])] = following[0]
                 if not running:
                     return
-                (ended,), _ = ray.wait(list(running), num_returns=1)
-                outcome: Result | Failure = ray.get(ended)
-                yield running.pop(ended), unwrap(outcome)
+                for ended in ray.wait(list(running), num_returns=1, timeout=_LOOK_S)[0]:
+                    outcome: Result | Failure = ray.get(ended)
+                    yield running.pop(ended), unwrap(outcome)
 
     def run(self, task: Callable[[], Result], *, cpus: float = 1.0) -> Result:
         """See `Jobs`."""
         ((_, result),) = self.run_tasks([task], cpus=cpus)
         return result
 
+    def tell(self, done: str) -> None:
+        """See `Jobs`."""
+        self.done = done
+
 
 class ActorPool:
     """Hands blocks to actors; see `RayJobs.actors`."""
 
-    def __init__(self, pool: Pool, worker: str, arguments: Mapping[str, object], most: int) -> None:
-        self._pool = pool
-        self._arguments = (worker, {**arguments, "threads": pool.threads})
-        self._most = max(1, min(pool.workers, most))
+    def __init__(self, jobs: RayJobs, worker: str, arguments: Mapping[str, object], most: int) -> None:
+        self._jobs = jobs
+        self._arguments = (worker, arguments)
+        self._most = max(1, most)
         self._actors: list[Any] = []
         self._ready: set[Any] = set()
 
@@ -88,10 +116,13 @@ class ActorPool:
         left = len(waiting)
         deaths: dict[int | None, int] = {}
         running: dict[Any, tuple[Any, int | None]] = {}  # (actor, block), in order; no block: it is being made
-        with _errors_in_one_sentence(self._pool):
+        with _errors_in_one_sentence(self._jobs):
             while left:
                 self._feed(waiting, running, left)
-                (ended,), _ = ray.wait(list(running), num_returns=1)
+                ready, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_S)
+                if not ready:
+                    continue
+                (ended,) = ready
                 actor, block = running[ended]
                 try:
                     outcome: int | Failure | None = ray.get(ended)
@@ -125,12 +156,11 @@ class ActorPool:
         """Makes actors where some are missing, and gives those that are ready something to do."""
         import ray
 
-        for _ in range(min(self._most, left) - len(self._actors)):
+        pool, (worker, arguments) = self._jobs.look(), self._arguments
+        for _ in range(min(pool.workers, self._most, left) - len(self._actors)):
             # Ray's own retries are off: see the top of this file.
-            kind = ray.remote(num_cpus=self._pool.cpus, num_gpus=self._pool.gpus, max_restarts=0, max_task_retries=0)(
-                _BlockActor
-            )
-            actor = kind.remote(*self._arguments)
+            kind = ray.remote(num_cpus=pool.cpus, num_gpus=pool.gpus, max_restarts=0, max_task_retries=0)(_BlockActor)
+            actor = kind.remote(worker, {**arguments, "threads": pool.threads})
             self._actors.append(actor)
             running[actor.ready.remote()] = (actor, None)
         held = Counter(actor for actor, _ in running.values())
@@ -178,7 +208,7 @@ class _BlockActor:
 
 
 @contextmanager
-def _errors_in_one_sentence(pool: Pool) -> Iterator[None]:
+def _errors_in_one_sentence(jobs: RayJobs) -> Iterator[None]:
     import ray.exceptions
 
     try:
@@ -187,5 +217,7 @@ def _errors_in_one_sentence(pool: Pool) -> Iterator[None]:
         # Of chained exceptions only the text survives the way here; the first is the one that began it.
         causes = re.findall(r"^[A-Za-z_][\w.]*(?:: .*)?$", str(error), re.MULTILINE)
         raise BuildError(f"A worker failed with {causes[0] if causes else first_line(error)}") from error
+    except (ray.exceptions.LocalRayletDiedError, ray.exceptions.RaySystemError) as error:
+        raise RayLostError(RAY_ENDED, jobs.done) from error
     except ray.exceptions.RayError as error:
-        raise BuildError(f"A worker process died: {first_line(error)} {pool.memory_hint}") from error
+        raise BuildError(f"A worker process died: {first_line(error)} {jobs.pool.memory_hint}") from error

@@ -269,9 +269,11 @@ class Stages:
         def finished(amount: int) -> None:
             nonlocal done
             done += amount
+            self._jobs.tell(f"{name}, {done:,} of {whole:,} {unit} done")
 
         def told() -> int:
             return min(done + (sum_of_counters(counters, "*") if counters is not None else 0), whole)
 
         with self._progress.stage(name, whole, unit, told):
+            finished(0)
             yield finished

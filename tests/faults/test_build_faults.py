@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -102,6 +103,20 @@ def test_a_build_outlives_the_death_of_a_worker(
     assert "Traceback" not in errors
     assert contents(tmp_path / "store") == undisturbed.contents
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_a_build_that_loses_ray_says_how_to_go_on(undisturbed: Undisturbed, tmp_path: Path) -> None:
+    process = start_retriever(*undisturbed.arguments(tmp_path))
+    wait_for(process, lambda: len(embedded(tmp_path)) > 3)
+    store_of_names = [number for number, name in processes_below(process.pid) if "gcs_server" in name]
+    os.kill(*store_of_names, signal.SIGKILL)
+    _, errors = process.communicate()
+    assert process.returncode == 1, errors
+    lines = [line for line in errors.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1
+    assert re.search(r"Run the same command again: it goes on with \w+, [\d,]+ of [\d,]+ \w+ done", lines[0])
+    assert "Traceback" not in errors
+    assert_goes_on_to_the_same_end(undisturbed, tmp_path)
 
 
 def test_a_stopped_build_says_what_it_keeps(undisturbed: Undisturbed, tmp_path: Path) -> None:

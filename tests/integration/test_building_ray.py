@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from retriever_service.building.errors import BuildError
 from retriever_service.building.jobs import Pool
 from retriever_service.building.ray_connection import connect
 from retriever_service.building.ray_jobs import RayJobs
-from tests.support.building import BUG, FAILING_WORKER, FINE, FULL_DISK, KILLED, KILLED_ONCE
+from tests.support.building import BUG, FAILING_WORKER, FINE, FULL_DISK, IN_COMPANY, KILLED, KILLED_ONCE
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +66,15 @@ def test_a_worker_that_cannot_be_made_ends_the_stage_with_its_sentence(jobs: Ray
         worked(jobs, [FINE], broken=True)
 
 
+@pytest.mark.usefixtures("jobs")
+def test_a_cluster_that_grows_gets_more_workers(tmp_path: Path) -> None:
+    one = Pool(workers=1, threads=1, gpus=0, cores=1)
+    growing = RayJobs(one, look=lambda: one.on(2, 0))
+    blocks = [IN_COMPANY, IN_COMPANY + 10, IN_COMPANY + 20, IN_COMPANY + 30]
+    assert worked(growing, blocks, marks=tmp_path) == dict.fromkeys(blocks, 1)
+    assert growing.pool.workers == 2
+
+
 def test_tasks_give_their_results_by_number(jobs: RayJobs) -> None:
     tasks = [partial(pow, 2, exponent) for exponent in range(4)]
     assert dict(jobs.run_tasks(tasks)) == {0: 1, 1: 2, 2: 4, 3: 8}
@@ -98,9 +108,32 @@ def test_the_pool_fits_the_machine(
     cpus: float, gpus: float, workers: int | None, threads: int | None, expected: Pool
 ) -> None:
     pool = Pool.plan(cpus, gpus, workers, threads)
-    assert pool == expected
+    assert pool == replace(expected, is_fixed=workers is not None)
     # All workers fit on the machine at once.
     assert pool.cpus * pool.workers <= cpus
+
+
+@pytest.mark.parametrize(
+    ("pool", "cpus", "gpus", "workers"),
+    [
+        (Pool.plan(4, 0), 12, 0, 3),
+        (Pool.plan(12, 0), 4, 0, 1),
+        (Pool.plan(4, 0), 0, 0, 1),
+        (Pool.plan(8, 0, workers=2), 64, 0, 2),
+        (Pool.plan(16, 2), 64, 8, 8),
+        # Not another kind of worker: its results would differ.
+        (Pool.plan(4, 0), 12, 8, 3),
+        (Pool.plan(16, 2), 64, 0, 1),
+    ],
+)
+def test_the_pool_follows_the_cluster(pool: Pool, cpus: float, gpus: float, workers: int) -> None:
+    changed = pool.on(cpus, gpus)
+    assert (changed.workers, changed.threads, changed.gpus) == (workers, pool.threads, pool.gpus)
+
+
+def test_a_worker_fits_on_a_machine_of_the_cluster() -> None:
+    assert Pool.plan(8, 0, node_cpus=2) == Pool(workers=4, threads=2, gpus=0, cores=8)
+    assert Pool.plan(2, 0, workers=1, node_cpus=1).cpus == 1
 
 
 @pytest.mark.parametrize(

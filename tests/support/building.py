@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 from retriever_service.building.errors import BuildError
@@ -66,7 +67,7 @@ def open_and_tell(out: str) -> None:
         print(error)
 
 
-FINE, FULL_DISK, BUG, KILLED, KILLED_ONCE = range(5)
+FINE, FULL_DISK, BUG, KILLED, KILLED_ONCE, IN_COMPANY = range(6)
 FAILING_WORKER = "tests.support.building:FailingWorker"
 
 
@@ -91,4 +92,8 @@ class FailingWorker:
         if kind == KILLED_ONCE and self.marks is not None and not (self.marks / str(block)).exists():
             (self.marks / str(block)).touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        if kind == IN_COMPANY and self.marks is not None:
+            (self.marks / str(os.getpid())).touch()
+            while len(list(self.marks.iterdir())) < 2:  # until another worker has a block, too
+                time.sleep(0.01)
         return 1
