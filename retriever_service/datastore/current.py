@@ -19,7 +19,7 @@ from retriever_service.datastore.fields import plain_name
 from retriever_service.datastore.files import replacing, sync_directory
 from retriever_service.datastore.manifest import MANIFEST_FILE, Manifest, read_manifest
 from retriever_service.datastore.store import Datastore
-from retriever_service.echo import echoed
+from retriever_service.echo import echoed, quoted
 
 CURRENT_FILE = "CURRENT"
 _LOCK_FILE = f".{CURRENT_FILE}.lock"
@@ -62,9 +62,8 @@ def current_build(folder: Path) -> Path:
     try:
         name = plain_name(content.decode("utf-8") if len(content) <= _LONGEST else "")
     except ValueError as error:
-        raise DatastoreError(
-            f"{pointer} says {echoed(content[:_LONGEST])}, which is no name of a folder beside it.", _HINT
-        ) from error
+        said = quoted(content.decode(errors="backslashreplace"))
+        raise DatastoreError(f"{pointer} says {said}, which is no name of a folder beside it.", _HINT) from error
     if not (folder / name).is_dir():
         raise DatastoreError(f"{pointer} names {echoed(name)}, and there is no such folder beside it.", _HINT)
     return folder / name

@@ -6,6 +6,7 @@ The manifest is written when all else is there, and `CURRENT` after it; a push t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from retriever_service.datastore.current import CURRENT_FILE, other_keys
@@ -93,6 +94,9 @@ def _copy(build: Path, manifest: Manifest, content: bytes, place: RemoteFolder) 
             raise DatastoreError(f"{build / name} is corrupt: its sha256 is not the manifest's.", REBUILD_HINT)
     if there != content:
         place.write(MANIFEST_FILE, content)
+    if place.size_of(_MARK) is not None:
+        with suppress(RemoteError):  # who may not remove files leaves one that nobody reads
+            place.remove(_MARK)
 
 
 def _digest_of(path: Path) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +30,22 @@ class RemoteFolder:
     """One folder.
 
     Args:
-        url: such as s3://bucket/folder or file:///folder; a path of this machine, too.
+        url: such as s3://bucket/folder?region=eu-central-1 or file:///folder; a path of this machine, too.
 
     Attributes:
-        url: as given, without a slash at the end.
+        url: as given, without its options and without a slash at the end.
 
     Raises:
-        RemoteError: no such kind of URL.
+        RemoteError: no such kind of URL, or it holds a password.
     """
 
     def __init__(self, url: str) -> None:
-        self.url = (url if "://" in url else Path(url).absolute().as_uri()).rstrip("/")
+        named, question, options = (url if "://" in url else Path(url).absolute().as_uri()).partition("?")
+        _check_no_password(named)
+        self.url = named.rstrip("/")
         with self._trouble(""):
             # Any: pyarrow has no types.
-            found: tuple[Any, str] = fs.FileSystem.from_uri(self.url)
+            found: tuple[Any, str] = fs.FileSystem.from_uri(f"{self.url}{question}{options}")
         self._store, self._path = found
         self._is_local = isinstance(self._store, fs.LocalFileSystem)
 
@@ -52,8 +55,10 @@ class RemoteFolder:
         return self._path.rstrip("/").rpartition("/")[2]
 
     def child(self, name: str) -> RemoteFolder:
-        """A folder in it."""
-        return RemoteFolder(f"{self.url}/{name}")
+        """A folder in it; any name of a folder may be one, whatever a URL would take it for."""
+        child = copy(self)
+        child.url, child._path = f"{self.url}/{name}", f"{self._path}/{name}"
+        return child
 
     def size_of(self, name: str) -> int | None:
         """Bytes of a file; None where there is none. Raises RemoteError."""
@@ -97,6 +102,11 @@ class RemoteFolder:
         self._put(name, chunks)
         return digest.hexdigest()
 
+    def remove(self, name: str) -> None:
+        """Removes a file that is there. Raises RemoteError."""
+        with self._trouble(name):
+            self._store.delete_file(self._at(name))
+
     def _put(self, name: str, chunks: Callable[[], Iterator[bytes]]) -> None:
         place = self._at(name)
         # An object appears when it is complete; a file of a disk is renamed.
@@ -121,3 +131,13 @@ class RemoteFolder:
             place = f"{self.url}/{name}" if name else self.url
             reason = (getattr(error, "strerror", None) or str(error)).rstrip(".")
             raise RemoteError(f"{echoed(place)} cannot be used: {echoed(reason)}.", _HINT) from error
+
+
+def _check_no_password(url: str) -> None:
+    scheme, _, rest = url.partition("://")
+    user, at, _ = rest.partition("/")[0].rpartition("@")
+    if at and (":" in user or scheme in ("s3", "gs")):  # of abfs://, what stands there is a container
+        raise RemoteError(
+            f"A URL of {echoed(scheme)}:// holds a user or a password.",
+            "Leave them out, and give them in the environment or in the store's own configuration files.",
+        )

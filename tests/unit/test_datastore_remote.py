@@ -51,6 +51,32 @@ def test_what_is_fetched_is_what_was_pushed(builds: dict[str, BuiltDatastore], r
     assert verify(done.folder).self_recall == 1.0
 
 
+@pytest.mark.parametrize("name", ["two words", "100%41", "a#b", "a?b", "größe"])
+@pytest.mark.parametrize("as_url", [True, False])
+def test_any_name_of_a_folder_may_be_pushed_and_fetched(
+    name: str, as_url: bool, builds: dict[str, BuiltDatastore], tmp_path: Path
+):
+    build = Path(shutil.copytree(builds["two"].path, tmp_path / name))
+    place = tmp_path / f"remote of {name}"
+    url = place.as_uri() if as_url else str(place)
+    push(build, url)
+    assert verify(current_build(place)).self_recall == 1.0  # a place on a disk is a root like others
+    done = fetch(url, tmp_path / "root")
+    assert done.folder.name == name
+    assert content_of(done.folder) == content_of(place / name) == content_of(build)
+
+
+@pytest.mark.parametrize("url", ["s3://somebody:secret@bucket/root", "s3://secret@bucket", "abfs://a:secret@b/c"])
+def test_a_url_with_a_password_is_refused_and_not_shown(
+    url: str, builds: dict[str, BuiltDatastore], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    for command in (["push", str(builds["two"].path), url], ["fetch", url, str(tmp_path)]):
+        assert main(command) == 1
+        errors = capsys.readouterr().err
+        assert "holds a user or a password" in errors
+        assert "secret" not in errors
+
+
 def test_only_the_partitions_asked_for_come_and_can_be_served(remote: str, tmp_path: Path):
     done = fetch(remote, tmp_path, lambda manifest: manifest.partitions_of(4))
     assert done.partitions == [1]
@@ -168,6 +194,7 @@ def test_a_push_that_was_killed_is_taken_up_and_a_corrupt_build_is_not_published
     place = tmp_path / "remote" / "two"
     push(builds["two"].path, remote)
     (place / MANIFEST_FILE).unlink()
+    (place / ".pushing").write_text(builds["two"].manifest.build_id)
     kept = (place / "routing.safetensors").stat().st_ino
     (place / "reducer.safetensors").unlink()
     push(builds["two"].path, remote)
