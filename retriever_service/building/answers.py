@@ -13,6 +13,7 @@ from typing import TextIO
 
 from retriever_service.building.errors import BuildError
 from retriever_service.building.sources import is_url
+from retriever_service.datastore import datastore_around
 
 _OURS = re.compile(r"\.[0-9]+\.partial")
 """What stands behind the name of the answers' file in that of the file beside it: a process."""
@@ -107,6 +108,8 @@ def _checked(path: Path, corpus: Sequence[str | Path], datastore: Path) -> Path:
             )
         if _real(datastore) in (place, *place.parents):
             raise BuildError(f"'{path}' lies where --out makes the datastore. Give --answers-out a place outside it.")
+        if (around := datastore_around(place)) is not None:
+            raise BuildError(f"'{path}' lies in the datastore '{around}'. Choose an --answers-out outside it.")
     return place
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from retriever_service.building.errors import BuildError
+from retriever_service.datastore import datastore_around
 from retriever_service.datastore.files import replacing, sync_build, sync_directory
 from retriever_service.echo import quoted
 
@@ -164,6 +165,8 @@ def _checked(out: Path) -> Path:
         raise BuildError(f"'{out}' is the folder you are in. Give --out the name of a new folder.")
     if place.is_mount():
         raise BuildError(f"'{out}' is where a disk is mounted. Give --out a new folder in it.")
+    if (around := datastore_around(place)) is not None:
+        raise BuildError(f"'{out}' lies in the datastore '{around}'. Choose an --out outside it.")
     if place.exists() and not (place.is_dir() and not any(place.iterdir())):
         _remove_published(place)
         raise _occupied(out)

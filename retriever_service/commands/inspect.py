@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dresd.argument_types import some_path
 from retriever_service.commands.inspection_page import inspection_page
-from retriever_service.commands.output import CommandError, human_bytes
+from retriever_service.commands.output import CommandError, check_outside_datastores, human_bytes
 from retriever_service.echo import printable
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _write(path: Path, page: str) -> None:
     from retriever_service.datastore.files import replacing
 
+    check_outside_datastores(path, "--html")
     try:
         with replacing(path) as beside:
             beside.write_text(page, encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dresd.argument_types import at_least, between, numbers_between, some_path
 from dresd.command_line import UsageError
-from retriever_service.commands.output import CommandError, human_bytes
+from retriever_service.commands.output import CommandError, check_outside_datastores, human_bytes
 from retriever_service.echo import printable
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _write(folder: Path, files: dict[str, str]) -> None:
     from retriever_service.datastore.files import replacing
 
+    check_outside_datastores(folder / "component", "--out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():

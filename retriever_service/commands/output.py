@@ -7,9 +7,19 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
+from retriever_service.echo import quoted
+
 
 class CommandError(Exception):
     """A command failed: one sentence and a hint, exit code 1."""
+
+
+def check_outside_datastores(path: Path, option: str) -> None:
+    """Raises CommandError where what `option` names would lie in a datastore, or replace a file of it."""
+    from retriever_service.datastore import datastore_around
+
+    if (around := datastore_around(path)) is not None:
+        raise CommandError(f"{quoted(str(path))} lies in the datastore {quoted(str(around))}. Choose another {option}.")
 
 
 def human_bytes(number: float) -> str:

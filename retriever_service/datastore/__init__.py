@@ -2,7 +2,15 @@
 
 from retriever_service.datastore.build_id import build_id_of, dataset_files
 from retriever_service.datastore.codecs import CODECS
-from retriever_service.datastore.current import CURRENT_FILE, Mark, current_build, current_mark, other_keys, publish
+from retriever_service.datastore.current import (
+    CURRENT_FILE,
+    Mark,
+    current_build,
+    current_mark,
+    datastore_around,
+    other_keys,
+    publish,
+)
 from retriever_service.datastore.entries import EntryBatch
 from retriever_service.datastore.errors import DatastoreError
 from retriever_service.datastore.fields import MAX_NPROBE
@@ -88,6 +96,7 @@ __all__ = [
     "current_build",
     "current_mark",
     "dataset_files",
+    "datastore_around",
     "entries_at",
     "inspect",
     "keys_by_id",

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dresd.identity import differences
 from retriever_service.datastore.errors import DatastoreError
 from retriever_service.datastore.fields import plain_name
 from retriever_service.datastore.files import replacing, sync_directory
-from retriever_service.datastore.manifest import MANIFEST_FILE, Manifest, read_manifest
+from retriever_service.datastore.manifest import MANIFEST_FILE, REDUCER_FILE, Manifest, read_manifest
 from retriever_service.datastore.store import Datastore
 from retriever_service.echo import echoed, quoted
 
@@ -67,6 +68,19 @@ def current_build(folder: Path) -> Path:
     if not (folder / name).is_dir():
         raise DatastoreError(f"{pointer} names {echoed(name)}, and there is no such folder beside it.", _HINT)
     return folder / name
+
+
+def datastore_around(place: Path) -> Path | None:
+    """The datastore in whose folder a place lies, there or not: it holds what its build wrote, and nothing else may.
+
+    None where there is none, or where it cannot be told.
+    """
+    for folder in Path(os.path.realpath(place)).parents:
+        with suppress(OSError):
+            # Of other programs there may be a file called like a manifest.
+            if (folder / MANIFEST_FILE).is_file() and (folder / REDUCER_FILE).is_file():
+                return folder
+    return None
 
 
 def other_keys(served: Manifest, other: Manifest) -> list[str]:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from retriever_service.datastore.current import CURRENT_FILE, make_current, one_publisher
+from retriever_service.datastore.current import CURRENT_FILE, datastore_around, make_current, one_publisher
 from retriever_service.datastore.errors import DatastoreError
 from retriever_service.datastore.files import read_bytes, replacing, sha256_of, sync_build
 from retriever_service.datastore.manifest import MANIFEST_FILE, FileRecord, Manifest, parse_manifest, read_manifest
@@ -62,6 +62,8 @@ def fetch(url: str, root: Path, wanted: Choice = every_partition, *, keep: int =
             fetch runs, or a place cannot be used. What was current here still is.
     """
     try:
+        if (around := datastore_around(root / CURRENT_FILE)) is not None:
+            raise DatastoreError(f"{echoed(around)} is a datastore itself.", "Give another folder to make a root of.")
         root.mkdir(parents=True, exist_ok=True)
         with _alone(root):
             return _fetch(RemoteFolder(url), root, wanted, keep)

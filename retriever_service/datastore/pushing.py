@@ -43,6 +43,8 @@ def push(build: Path, url: str, *, publish: bool = True, allow_other_model: bool
     except ValueError as error:
         raise DatastoreError(f"{build} has a name that cannot be published.", "Rename the build's folder.") from error
     root = RemoteFolder(url)
+    if root.size_of(MANIFEST_FILE) is not None:
+        raise DatastoreError(f"{root.url} is a build itself.", "Give the folder that builds are to lie in.")
     if publish and not allow_other_model and (differ := _differ_from_current(root, manifest)):
         raise DatastoreError(
             f"{build} is of another kind than the build that is current in {url}: {'; '.join(differ)}.",
