@@ -18,6 +18,7 @@ from decoder_client.commands.options import add_collection, add_deadline, add_ot
 from decoder_client.errors import DecoderError
 from dresd.argument_types import at_least, between, non_empty, numbers_between, some_path
 from dresd.command_line import UsageError
+from dresd.output_file import write_output
 
 if TYPE_CHECKING:
     from decoder_client.drafting import CostCurve
@@ -221,15 +222,7 @@ def write_results(results: Results, arguments: argparse.Namespace) -> None:
 
 def _write(out: Path, text: str) -> None:
     try:
-        if out.exists() and not out.is_file():
-            out.write_text(text, encoding="utf-8")  # a device or a pipe is written to, not replaced
-            return
-        beside = out.with_name(f".{out.name}.partial")
-        try:
-            beside.write_text(text, encoding="utf-8")
-            beside.replace(out)
-        finally:
-            beside.unlink(missing_ok=True)
+        write_output(out, text)
     except OSError as error:
         raise EvaluationError(f"Cannot write {str(out)!r}: {error.strerror}. Name another file.") from error
 

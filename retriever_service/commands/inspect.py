@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dresd.argument_types import some_path
+from dresd.output_file import write_output
 from retriever_service.commands.inspection_page import inspection_page
 from retriever_service.commands.output import CommandError, check_outside_datastores, human_bytes
 from retriever_service.echo import printable
@@ -44,12 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(path: Path, page: str) -> None:
-    from retriever_service.datastore.files import replacing
-
     check_outside_datastores(path, "--html")
     try:
-        with replacing(path) as beside:
-            beside.write_text(page, encoding="utf-8")
+        write_output(path, page)
     except OSError as error:
         raise CommandError(
             f"The page cannot be written to '{printable(str(path))}': {error.strerror}. Choose another --html."

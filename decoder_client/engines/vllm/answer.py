@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from decoder_client.errors import DecoderError
+from dresd.output_file import write_output
 
 
 class CorpusError(DecoderError):
@@ -72,11 +72,9 @@ def _prompt(line: str, place: str, tokenizer: ChatTokenizer) -> list[int]:
 
 def write_corpus(file: Path, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> None:
     """Writes beside the file and renames, so that there is all of it or none."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}.partial")
-    with beside.open("w", encoding="utf-8") as out:
-        for prompt, answer in zip(prompts, answers, strict=True):
-            out.write(json.dumps({"prompt_ids": list(prompt), "response_ids": list(answer)}) + "\n")
-    beside.replace(file)
+    records = zip(prompts, answers, strict=True)
+    lines = (json.dumps({"prompt_ids": list(prompt), "response_ids": list(answer)}) for prompt, answer in records)
+    write_output(file, "".join(f"{line}\n" for line in lines))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
