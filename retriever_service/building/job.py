@@ -51,12 +51,13 @@ def _build(config: BuildConfig, progress: Progress, connect: Connect) -> Manifes
     with open_workspace(config.out) as workspace, _answers_file(config) as answers:
         sources = find_sources(config.corpus_names)
         progress.say(f"Reading {_named(config.corpus_names)} for {config.model}")
+        job: _Started | None = None
         try:
             with connect(config.ray_address, config.workers, config.threads) as jobs:
                 job = _start(config, workspace, sources, jobs, progress)
                 manifest = _Build(config, workspace, jobs, progress, job).run(answers)
         except BaseException:
-            if workspace.holds_work:
+            if job is not None and workspace.holds_work:  # else it is another build's work
                 progress.say(f"What was done is kept in '{workspace.root}': the same command goes on with it.")
             raise
     return manifest

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dresd.argument_types import some_path, whole_number
 from retriever_service.commands.building import add_answer_options, add_corpus_options, add_work_options, configured
 from retriever_service.commands.output import human_bytes, human_seconds
+from retriever_service.echo import printable
 
 if TYPE_CHECKING:
     from retriever_service.building.config import BuildConfig
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(summary, indent=1))
         return 0
     print(
-        f"{arguments.out}: {summary['documents']:,} documents, {manifest.num_entries:,} entries, "
+        f"{printable(str(arguments.out))}: {summary['documents']:,} documents, {manifest.num_entries:,} entries, "
         f"{human_bytes(manifest.total_bytes)} in {human_seconds(time.monotonic() - started)}; "
         f"recall@50 {summary['recall']:.3f}"
     )

@@ -157,8 +157,10 @@ def test_another_job_is_refused_until_it_is_to_begin_anew(
     assert callable(change)
     changed = change(built.at(tmp_path))
     before = {path: path.read_bytes() for path in (tmp_path / ".store.building").rglob("*.block")}
+    refused = StoppingProgress()
     with pytest.raises(BuildError, match=rf"{difference}.*--restart"):
-        build_here(changed)
+        build_here(changed, refused)
+    assert not any("goes on with it" in line for line in refused.lines)  # that is another command's work
     assert {path: path.read_bytes() for path in (tmp_path / ".store.building").rglob("*.block")} == before
     with pytest.raises(KeyboardInterrupt):
         build_here(replace(changed, restart=True), StoppingProgress(before="Embedding"))
