@@ -62,6 +62,11 @@ class PassTimes:
         kind = self._kinds.get(level(requests), {}).get(0)
         return None if kind is None else median(kind.seconds)
 
+    def most_extra(self, requests: int) -> int:
+        """The most draft tokens that are known of a pass over about so many requests; 0 if none are."""
+        kinds = self._kinds.get(level(requests), {}).values()
+        return max((max(kind.extra) for kind in kinds), default=0)
+
     def seconds(self, requests: int, most: int) -> NDArray[np.float64]:
         """float64 [most + 1]: of passes with 0, 1, ..., `most` draft tokens, never falling.
 

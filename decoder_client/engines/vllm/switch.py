@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from decoder_client.engines.vllm.pass_times import PassTimes
 from decoder_client.engines.vllm.pays import Pays
 
-_FIRST_PLAIN = 2
+_FIRST_PLAIN = 3
 """Passes without drafts before the first with drafts, for every number of requests."""
-_REFRESH = 50
-"""Steps with drafts until the next pass without."""
+_REFRESH, _DOUBTFUL_REFRESH = 50, 8
+"""Steps with drafts until the next pass without; more often where it is doubtful that drafts pay."""
 _MEMORY = 64
 """Steps that the rate of tokens is one of."""
 _TRIAL = 1.0
@@ -70,7 +70,9 @@ class BatchSwitch:
         plain = self._times.plain(requests)
         if plain is not None and (draft_s or extra):
             gain_s = (tokens - requests) * plain / requests
-            self._pays(requests).record(gain_s, seconds - plain + draft_s)
+            self._pays(requests).record(gain_s, seconds - plain + draft_s, plain)
+        elif plain is not None:
+            self._pays(requests).passed(seconds)
 
     def enter(self, requests: int) -> bool:
         """A step of `requests` requests is to be drafted for, or not: says which."""
@@ -90,11 +92,19 @@ class BatchSwitch:
         at = _size(requests)
         if not self._pays(requests).opens():
             return False
-        self._since_plain[at] = (self._since_plain.get(at, 0) + 1) % _REFRESH
+        refresh = _DOUBTFUL_REFRESH if self._pays(requests).is_doubtful else _REFRESH
+        self._since_plain[at] = self._since_plain.get(at, 0) + 1
+        if self._since_plain[at] >= refresh:
+            self._since_plain[at] = 0
         return self._since_plain[at] != 0
 
     def _pays(self, requests: int) -> Pays:
-        return self._judged.setdefault(_size(requests), Pays())
+        at = _size(requests)
+        if at not in self._judged:
+            # More requests leave less room for drafts: where fewer do not pay, more are not tried at once.
+            is_on = all(pays.is_on for size, pays in self._judged.items() if size < at)
+            self._judged[at] = Pays(requests, is_on=is_on)
+        return self._judged[at]
 
     # What the drafter asks, see `NodeBudget`
 
@@ -130,6 +140,7 @@ class BatchSwitch:
         gains = np.concatenate([[0.0], np.cumsum(np.concatenate(probabilities)[order])])
         times = self._times.seconds(self._requests, len(owners))
         worth = gains - times * self._rate
+        worth[self._most_extra + 1 :] = -np.inf
         if self._pays(self._requests).on_trial:
             worth[times > (1.0 + _TRIAL) * times[0]] = -np.inf
         best = int(worth.argmax())
@@ -138,6 +149,11 @@ class BatchSwitch:
 
     def observe(self, _tokens: int, _draft_s: float) -> None:
         """See `NodeBudget`: `ended` says it for the whole step."""
+
+    @property
+    def _most_extra(self) -> int:
+        """Draft tokens of a pass: twice as many as were ever measured, or one a request, lest the first be too dear."""
+        return max(self._requests, 2 * self._times.most_extra(self._requests))
 
     @property
     def _can_compare(self) -> bool:
