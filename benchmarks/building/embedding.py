@@ -53,6 +53,7 @@ def measure(folder: Path, model: Path, tokens: int, table_share: float, threads:
     for name in ("embedded", "counters"):
         (folder / name).mkdir()
     worker = EmbedWorker(
+        engine="transformers",
         model=str(model),
         planned=planned(folder),
         out=folder / "embedded",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.vllm.engines import METHODS, Answered, EngineProcess, served, speculative_config
+from benchmarks.vllm.engines import METHODS, Answered, EngineProcess, on_gpu, served, speculative_config
 from benchmarks.vllm.prompts import read_prompts
 from decoder_client.cache_folder import cache_folder
 
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     rows: list[Row] = []
     with ExitStack() as stack:
-        address = stack.enter_context(served(options.datastore or _of_the_demo()))
+        address = stack.enter_context(served(options.datastore or _of_the_demo())).address
         engines = {method: stack.enter_context(_engine(options, method, address)) for method in options.methods}
         prompts = read_prompts(options.prompts, options.model, options.rounds * max(options.counts))
         for engine in engines.values():
@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
                 for method, engine in engines.items():
                     answered[method].append(engine.answer(some, requests=requests, new_tokens=options.new_tokens))
             rows += [_row(method, requests, answered[method], answered[options.methods[0]]) for method in engines]
-    print(as_text(rows))
+            print(as_text(rows[-len(engines) :]), flush=True)
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
     return 0
@@ -114,7 +114,7 @@ def _engine(options: argparse.Namespace, method: str, address: str) -> EnginePro
             "dtype": options.dtype,
             "max_model_len": 1024,
             "max_num_seqs": max(options.requests),
-            "enforce_eager": not options.compiled,
+            **(on_gpu(len(options.methods)) if options.compiled else {"enforce_eager": True}),
             "speculative_config": speculative_config(method, options.draft_tokens),
             "additional_config": {"dresd": {"retriever": address, "adaptive": method != "dresd-all"}},
         }
@@ -152,8 +152,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--datastore", type=Path, help="of the same model; default: the demo's")
     parser.add_argument("--prompts", type=Path, default=PROMPTS, help="a file; default: the demo's held-out ones")
     parser.add_argument("--methods", type=_names, default=METHODS[:3], help=f"of {','.join(METHODS)}")
-    parser.add_argument("--requests", type=_numbers, default=[1, 4, 16], help="at once; default: 1,4,16")
-    parser.add_argument("--counts", type=_numbers, default=[4, 8, 32], help="prompts a round; default: 4,8,32")
+    parser.add_argument("--requests", type=_numbers, default=[1, 4, 16, 64], help="at once; default: 1,4,16,64")
+    parser.add_argument("--counts", type=_numbers, default=[4, 8, 48, 64], help="prompts a round; default: 4,8,48,64")
     parser.add_argument("--rounds", type=int, default=2, help="of all methods; default: 2")
     parser.add_argument("--new-tokens", type=int, default=128, help="of an answer, at most; default: 128")
     parser.add_argument("--draft-tokens", type=int, default=12, help="for a request in a pass; default: 12")

@@ -92,6 +92,11 @@ class EngineProcess:
         self._process.wait()
 
 
+def on_gpu(engines: int) -> dict[str, object]:
+    """Options of one of so many engines that share a GPU, with compiled kernels and CUDA graphs."""
+    return {"enforce_eager": False, "gpu_memory_utilization": round(0.85 / engines, 2)}
+
+
 def speculative_config(method: str, draft_tokens: int) -> dict[str, object] | None:
     """What vLLM is told, for one of `METHODS`."""
     if method == "plain":
@@ -102,9 +107,17 @@ def speculative_config(method: str, draft_tokens: int) -> dict[str, object] | No
     return {"method": "custom_class", "model": _PROPOSER, "num_speculative_tokens": draft_tokens}
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server, and where it listens."""
+
+    address: str
+    process: subprocess.Popen[str]
+
+
 @contextmanager
-def served(datastore: Path) -> Iterator[str]:
-    """The address of a server of its own."""
+def served(datastore: Path) -> Iterator[Served]:
+    """A server of its own."""
     command = [sys.executable, "-m", "retriever_service.cli", "serve", str(datastore), "--listen", "127.0.0.1:0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server:
@@ -113,6 +126,6 @@ def served(datastore: Path) -> Iterator[str]:
             ready = server.stdout.readline()
             if " ready on " not in ready:
                 raise SystemExit(f"the datastore {datastore} is not served; the message is above")
-            yield ready.rsplit(" ", 1)[1].strip()
+            yield Served(ready.rsplit(" ", 1)[1].strip(), server)
         finally:
             server.terminate()

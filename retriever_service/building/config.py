@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from decoder_client.settings import SETTINGS
+from retriever_service.building.engines import ENGINES
 from retriever_service.building.errors import BuildError
-from retriever_service.building.respond import ENGINES
 from retriever_service.datastore import CODECS
 from retriever_service.echo import quoted
 
@@ -49,7 +49,7 @@ class BuildConfig:
         prompt_keys: also store positions of the prompts, not only of the answers.
         skip_bad: leave out records that are no records, as damaged ones always are.
         respond: let the target itself answer the prompts, and store those answers.
-        engine: what computes the answers, one of `ENGINES`.
+        engine: what computes answers and keys, one of `ENGINES`.
         answers_per_prompt: how many are asked for.
         max_new_tokens: length of such an answer, at most.
         temperature: of such an answer; 0 is greedy.

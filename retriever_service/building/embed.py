@@ -18,8 +18,8 @@ from decoder_client.target_model import TargetModel
 from retriever_service.building import blocks
 from retriever_service.building.document import Document
 from retriever_service.building.embedded import EmbeddedBlock
+from retriever_service.building.engines import make_engine
 from retriever_service.building.errors import BuildError
-from retriever_service.building.models import load_for_computing
 from retriever_service.building.planning import Planned
 from retriever_service.building.progress import Counter
 
@@ -37,6 +37,7 @@ class EmbedWorker:
     def __init__(
         self,
         *,
+        engine: str,
         model: str,
         planned: Planned,
         out: Path,
@@ -47,6 +48,7 @@ class EmbedWorker:
         threads: int,
     ) -> None:
         """Args:
+        engine: one of `ENGINES`.
         model: folder or hub name.
         planned: the blocks.
         out: folder of the embedded blocks.
@@ -56,7 +58,7 @@ class EmbedWorker:
         seed: of their choice.
         threads: of the computation on a CPU.
         """
-        self._target = load_for_computing(model, threads)
+        self._engine = make_engine(engine, model, threads)
         self._plan, self._documents = planned.load()
         self._out = out
         self._counters = counters
@@ -71,7 +73,7 @@ class EmbedWorker:
         entries = int(self._plan.first_entries[block + 1] - self._plan.first_entries[block])
         chosen = np.random.default_rng([self._seed, block]).random(entries) < self._table_share
         with Counter(self._counters / f"block-{block:06d}") as counter:
-            embedded = embed(self._target, documents, self._reducer_of(block), chosen, counter)
+            embedded = self._engine.embed(documents, self._reducer_of(block), chosen, counter)
         embedded.commit(self._out, block)
         return int(self._plan.tokens[block])
 
@@ -125,7 +127,7 @@ def embed(
     if not finite:
         raise BuildError(f"Model {target.name!r} computes NaN or infinite states. Are its weights intact?")
     asked = np.flatnonzero(np.ones(entries, np.bool_) if chosen is None else chosen)
-    previous, current = _last_two(documents)
+    previous, current = last_two(documents)
     return EmbeddedBlock(
         torch.cat(vectors).cpu().numpy(),
         previous[asked],
@@ -163,7 +165,7 @@ def _padded(documents: Sequence[Document]) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(ids), torch.from_numpy(np.concatenate(positions))
 
 
-def _last_two(documents: Sequence[Document]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def last_two(documents: Sequence[Document]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """int32 [entries] each: the token before each key's, -1 at the start of a text, and the key's own."""
     previous, current = [], []
     for document in documents:

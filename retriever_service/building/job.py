@@ -127,7 +127,6 @@ def _job(
 ) -> Job:
     """All that decides what a build computes."""
     answers = {
-        "--engine": config.engine,
         "--answers-per-prompt": config.answers_per_prompt,
         "--max-new-tokens": config.max_new_tokens,
         "--temperature": config.temperature,
@@ -136,6 +135,7 @@ def _job(
     return {
         "model": [identity.name, identity.weights_fingerprint, identity.tokenizer_hash],
         CORPUS: [[source.base_name, source.size, digest] for source, digest in zip(sources, hashes, strict=True)],
+        "--engine": config.engine,
         "--dims": config.dims,
         "--codec": config.codec,
         "--partitions": config.partitions,

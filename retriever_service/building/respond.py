@@ -7,60 +7,24 @@ file as its text. Which engine computes the answers is known by name only.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from importlib import import_module
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from retriever_service.building.document import Document
 from retriever_service.building.documents import Documents, ShardWriter, content_hash
+from retriever_service.building.engines import make_engine
 from retriever_service.building.planning import Planned
 from retriever_service.building.progress import Counter
 
-ENGINES = {"transformers": "retriever_service.building.transformers_engine:TransformersEngine"}
-"""By name, "module:class" of an `AnswerEngine` that is made with `model` and `threads`."""
-
-_PROMPTS_IN_BLOCK = 64
+_PROMPTS_IN_BLOCK = {"transformers": 64, "vllm": 512}
+"""Answered together: a batch of the one; the other has batches of its own, which run low only at a block's end."""
 
 
-class AnswerEngine(Protocol):
-    """Holds the model and lets it answer."""
-
-    def answer(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        max_new_tokens: int,
-        temperature: float,
-        seed: int,
-        counter: Counter | None = None,
-    ) -> list[list[int]]:
-        """Answers of token ids, with the token that ended them if one did.
-
-        Args:
-            prompts: token ids, each shorter than the model's window; one may come several times.
-            max_new_tokens: length of an answer, at most; an answer also ends where the model's window does.
-            temperature: 0 is greedy.
-            seed: of the sampling; the same prompts with the same seed get the same answers.
-            counter: raised by `max_new_tokens` for each answer, as it grows.
-        """
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens without special tokens; empty if the model has no tokenizer."""
-
-
-def make_engine(name: str, model: str, threads: int) -> AnswerEngine:
-    """The engine of that name, of `ENGINES`, with the model loaded."""
-    module, _, kind = ENGINES[name].partition(":")
-    engine: AnswerEngine = getattr(import_module(module), kind)(model, threads)
-    return engine
-
-
-def prompts_in_block(answers: int) -> int:
-    """How many prompts of so many answers each are answered together."""
-    return max(_PROMPTS_IN_BLOCK // answers, 1)
+def prompts_in_block(engine: str, answers: int) -> int:
+    """How many prompts of so many answers each an engine answers together."""
+    return max(_PROMPTS_IN_BLOCK[engine] // answers, 1)
 
 
 def answers_path(directory: Path, block: int) -> Path:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from retriever_service.building.document import Document
-from retriever_service.building.respond import make_engine
+from retriever_service.building.engines import make_engine
 
 EMBED, RESPOND, MEMORY = range(3)
 """What is measured: tokens a second that are embedded, or generated; bytes of memory at most so far."""
@@ -21,6 +21,8 @@ _SECONDS = 4.0
 _DOCUMENTS = 64
 _PROMPTS = 16
 _ANSWER_TOKENS = 16
+_TOKENS = 64
+"""Any vocabulary has them."""
 
 
 class SpeedWorker:
@@ -43,20 +45,15 @@ class SpeedWorker:
         return {EMBED: self._embed, RESPOND: self._respond, MEMORY: self._memory}[what]()
 
     def _embed(self) -> int:
-        from retriever_service.building.embed import embed
-        from retriever_service.building.models import load_for_computing
-
-        target = load_for_computing(self._model, self._threads)
+        engine = make_engine(self._engine, self._model, self._threads)
         random = np.random.default_rng(0)
         done, begun = 0, 0.0
         while not begun or time.perf_counter() - begun < _SECONDS:
             # Neighbours in length, as in a block.
             first = int(random.integers(max(len(self._lengths) - _DOCUMENTS, 0) + 1))
             lengths = self._lengths[first : first + _DOCUMENTS]
-            documents = [
-                Document.of([], random.integers(0, target.vocab_size, max(length, 2)).tolist()) for length in lengths
-            ]
-            embed(target, documents, None, np.zeros(int(sum(each.stored.sum() for each in documents)), np.bool_))
+            documents = [Document.of([], random.integers(0, _TOKENS, max(length, 2)).tolist()) for length in lengths]
+            engine.embed(documents, None, np.zeros(int(sum(each.stored.sum() for each in documents)), np.bool_))
             if begun:
                 done += int(lengths.sum())
             else:  # the first time, memory is found and code compiled
@@ -66,7 +63,7 @@ class SpeedWorker:
     def _respond(self) -> int:
         engine = make_engine(self._engine, self._model, self._threads)
         length = int(np.median(self._lengths))
-        prompts = np.random.default_rng(0).integers(0, 256, (_PROMPTS, length)).tolist()
+        prompts = np.random.default_rng(0).integers(0, _TOKENS, (_PROMPTS, length)).tolist()
         begun = time.perf_counter()
         answers = engine.answer(prompts, max_new_tokens=_ANSWER_TOKENS, temperature=0.0, seed=0)
         return max(round(sum(map(len, answers)) / (time.perf_counter() - begun)), 1)

@@ -117,7 +117,7 @@ class Stages:
 
     def plan_prompts(self, shards: Sequence[Path]) -> Planned:
         """Plans which prompts are answered together."""
-        together = prompts_in_block(self._config.answers_per_prompt)
+        together = prompts_in_block(self._config.engine, self._config.answers_per_prompt)
         return self.plan("prompts", shards, sample_entries=0, together=together)
 
     def plan_documents(self, shards: Sequence[Path]) -> Planned:
@@ -144,7 +144,7 @@ class Stages:
         }
         each = config.answers_per_prompt * config.max_new_tokens
         whole = totals.documents * each
-        undone = min(len(left) * prompts_in_block(config.answers_per_prompt) * each, whole)
+        undone = min(len(left) * prompts_in_block(config.engine, config.answers_per_prompt) * each, whole)
         with (
             self._stage("Answering", whole, "tokens", undone, self._counters("answers")) as finished,
             self._jobs.actors(_RESPOND_WORKER, arguments, len(left)) as actors,
@@ -159,6 +159,7 @@ class Stages:
         totals, tokens = planned.totals(), planned.block_tokens()
         left = [block for block in range(totals.blocks) if not block_path(folder, block).exists()]
         arguments = {
+            "engine": config.engine,
             "model": self._model,
             "planned": planned,
             "out": folder,

@@ -1,14 +1,20 @@
-"""The transformers engine: answers prompts in padded batches, with the model that embeds."""
+"""The transformers engine: answers prompts and embeds documents in padded batches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import DynamicCache
 
 from decoder_client.architectures import cache_argument
+from decoder_client.reducer import KeyReducer
 from decoder_client.target_model import TargetModel
+from retriever_service.building.document import Document
+from retriever_service.building.embed import embed
+from retriever_service.building.embedded import EmbeddedBlock
 from retriever_service.building.models import load_for_computing
 from retriever_service.building.progress import Counter
 
@@ -17,7 +23,7 @@ _DONE_SHARE = 0.25
 
 
 class TransformersEngine:
-    """An `AnswerEngine`."""
+    """A `TargetEngine`."""
 
     def __init__(self, model: str, threads: int) -> None:
         self._target = load_for_computing(model, threads)
@@ -44,6 +50,16 @@ class TransformersEngine:
     def decode(self, tokens: Sequence[int]) -> str:
         """Empty if the model has no tokenizer."""
         return "" if self._target.tokenizer is None else self._target.decode(tokens)
+
+    def embed(
+        self,
+        documents: Sequence[Document],
+        reducer: KeyReducer | None,
+        chosen: NDArray[np.bool_],
+        counter: Counter | None = None,
+    ) -> EmbeddedBlock:
+        """Batch after batch of neighbours."""
+        return embed(self._target, documents, reducer, chosen, counter)
 
 
 @torch.inference_mode()

@@ -16,9 +16,9 @@ from retriever_service.commands.output import CommandError, recorded_command
 if TYPE_CHECKING:
     from retriever_service.building.config import BuildConfig
 
-_ANSWERING = ("max_new_tokens", "answers_per_prompt", "engine", "temperature", "answers_out")
-_ALWAYS = ("model", "out", "prompt_keys", "skip_bad", "respond", "reducer_of", "seed", "restart", "workers", "threads",
-           "ray_address")  # fmt: skip
+_ANSWERING = ("max_new_tokens", "answers_per_prompt", "temperature", "answers_out")
+_ALWAYS = ("model", "out", "prompt_keys", "skip_bad", "respond", "reducer_of", "engine", "seed", "restart", "workers",
+           "threads", "ray_address")  # fmt: skip
 
 
 def add_corpus_options(
@@ -46,7 +46,6 @@ def add_answer_options(parser: argparse.ArgumentParser) -> None:
     answers.add_argument(
         "--answers-per-prompt", type=whole_number, metavar="N", help="sampled answers to each prompt; default: 1"
     )
-    answers.add_argument("--engine", metavar="NAME", help="transformers: what computes answers; default: transformers")
     answers.add_argument("--temperature", type=any_number, metavar="T", help="of an answer; default: 0, greedy")
     answers.add_argument(
         "--answers-out", type=some_path, metavar="FILE", help="also write the answers here, as a corpus .jsonl"
@@ -56,6 +55,10 @@ def add_answer_options(parser: argparse.ArgumentParser) -> None:
 def add_work_options(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Declares how the work is shared out."""
     work = parser.add_argument_group("how the work is done")
+    work.add_argument(
+        "--engine", default="transformers", metavar="NAME",
+        help="transformers or vllm: what computes answers and keys; default: transformers",
+    )  # fmt: skip
     work.add_argument("--seed", type=whole_number, default=0, metavar="N", help="of all that is random; default: 0")
     work.add_argument(
         "--workers", type=whole_number, metavar="N", help="copies of the model; default: one a GPU, or one for 4 cores"

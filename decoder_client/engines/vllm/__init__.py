@@ -3,8 +3,8 @@
     LLM(model, speculative_config={"method": "custom_class", "model": "decoder_client.engines.vllm.DresdProposer",
                                    "num_speculative_tokens": 12})
 
-vLLM stays in charge: it schedules, verifies drafts and samples. Only `proposer`, `hook` and `identity` know vLLM's own
-types; the rest works on `engine_step`, and is tested without vLLM. Names are imported when first used.
+vLLM stays in charge: it schedules, verifies drafts and samples. Only `proposer`, `hook` and `build_worker` know vLLM's
+own types; the rest works on `engine_step`, and is tested without vLLM. Names are imported when first used.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class EngineStep:
         all_states: [tokens, hidden_size]: of every token that the pass read; more rows may follow.
         logits: [rows, vocab_size], of the same places as `states`; None where the engine keeps them to itself.
         gone: requests that have ended, or lost their cache and will be read again.
-        seconds: what the pass and the sampling took.
+        seconds: what the pass took with all that the engine did since the latest drafts were made.
     """
 
     requests: Sequence[RunningRequest]

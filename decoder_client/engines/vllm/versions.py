@@ -18,6 +18,6 @@ def check_version(version: str) -> None:
     """Raises `EngineVersionError` unless `version` ("0.32.0", perhaps with a build's suffix, "+cpu") is tested."""
     if version.split("+")[0] not in TESTED:
         raise EngineVersionError(
-            f"vLLM {version} is not a version that dresd's drafts were tested with ({', '.join(TESTED)}). Install one "
-            "of these, or leave speculative_config out."
+            f"vLLM {version} is not a version that dresd was tested with ({', '.join(TESTED)}). Install one of these, "
+            "or go without dresd's drafts and keys."
         )
