@@ -20,6 +20,7 @@ import torch
 from decoder_client.answer_text import AnswerText
 from decoder_client.default_drafter import default_drafter
 from decoder_client.drafting import AnyDrafter, NoDrafter
+from decoder_client.learning import LearnConfig, learn_config, listening
 from decoder_client.loop import DecodeTask, DraftLimits, decode
 from decoder_client.retriever_config import check_address
 from decoder_client.sampling import SamplingConfig
@@ -29,6 +30,7 @@ from decoder_client.target_model import Message, TargetModel, load_target_model
 from decoder_client.tree_check import check_tree_attention
 
 if TYPE_CHECKING:
+    from decoder_client.learning.sender import AnswerSender, LearnStats
     from decoder_client.retriever import RetrieverClient
 
 
@@ -75,6 +77,7 @@ class SpeculativeDecoder:
         self.retriever: RetrieverClient | None = None
         self._drafter = drafter or NoDrafter()
         self._limits = limits or DraftLimits()
+        self._sender: AnswerSender | None = None
         self._close: Callable[[], object] | None = None
 
     @classmethod
@@ -85,6 +88,7 @@ class SpeculativeDecoder:
         *,
         nodes: int | None = None,
         context: bool = True,
+        learn: bool | LearnConfig | None = None,
         dtype: str | torch.dtype = "auto",
         device: str | torch.device | None = None,
     ) -> SpeculativeDecoder:
@@ -97,14 +101,17 @@ class SpeculativeDecoder:
             nodes: draft nodes a step; None for as many as pay for themselves by the model's passes on this device,
                 which are measured the first time. 0 decodes plainly.
             context: also draft from the text so far and from what the target said in it.
+            learn: send the answers to the retriever, which makes drafts of them if it was started to learn; how, where
+                it is not just True. None does what DRESD_LEARN says (1 or 0), which is not to.
             dtype: see `load_target_model`.
             device: see `load_target_model`.
 
         Raises:
             TargetModelError: the model cannot be loaded or cannot verify drafts.
             RetrieverError: the address is malformed, or the retriever serves another model's datastore.
-            SettingError: `nodes` is out of range.
+            SettingError: `nodes` is out of range, or a variable DRESD_LEARN* makes no sense.
         """
+        learning = learn_config(learn)
         limits = DraftLimits() if nodes is None else DraftLimits(nodes=nodes)
         if isinstance(retriever, str):
             check_address(retriever)
@@ -115,16 +122,22 @@ class SpeculativeDecoder:
 
             client = connect(retriever, target)
         owned = client if isinstance(retriever, str) else None
+        sender = None
+        if learning is not None and client is not None:
+            from decoder_client.learning.sender import AnswerSender
+
+            sender = AnswerSender(client, learning, target.decode)
         try:
-            decoder = cls(target, default_drafter(target, client, nodes=nodes, context=context), limits=limits)
+            drafter = default_drafter(target, client, nodes=nodes, context=context, sender=sender)
+            decoder = cls(target, drafter, limits=limits)
         except BaseException:
             if owned is not None:
                 owned.close()
             raise
-        decoder.retriever = client
-        if owned is not None:
+        decoder.retriever, decoder._sender = client, sender
+        if sender is not None or owned is not None:
             # Whoever forgets to close a decoder leaves no thread behind.
-            decoder._close = weakref.finalize(decoder, owned.close)
+            decoder._close = weakref.finalize(decoder, _close_both, sender, owned)
         return decoder
 
     def generate(
@@ -227,7 +240,9 @@ class SpeculativeDecoder:
             for prompt, sampling, text in zip(prompts, samplings, growing, strict=True)
         ]
         generations = []
-        for text, (answer, stats) in zip(growing, decode(target, self._drafter, tasks, self._limits), strict=True):
+        with listening(self._drafter):
+            answers = decode(target, self._drafter, tasks, self._limits)
+        for text, (answer, stats) in zip(growing, answers, strict=True):
             self.totals += stats
             ended = bool(answer) and answer[-1] in target.eos_token_ids
             whole = text.finish() if tokenizer is not None else ""
@@ -243,8 +258,15 @@ class SpeculativeDecoder:
             return self.target.encode_prompt(turns, chat=True)
         return [int(token) for token in prompt if not isinstance(token, Mapping)]
 
+    @property
+    def learned(self) -> LearnStats | None:
+        """What became of the answers that were to be learned; None where none are."""
+        return None if self._sender is None else self._sender.stats
+
     def close(self) -> None:
-        """Closes the connection that `from_pretrained` opened."""
+        """Sends the answers that wait to be learned, two seconds at most, and closes the connection that
+        `from_pretrained` opened.
+        """
         if self._close is not None:
             self._close()
 
@@ -255,3 +277,10 @@ class SpeculativeDecoder:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _close_both(sender: AnswerSender | None, client: RetrieverClient | None) -> None:
+    if sender is not None:
+        sender.close()
+    if client is not None:
+        client.close()

@@ -136,6 +136,11 @@ class RetrieverClient:
             )
 
     @property
+    def config(self) -> RetrieverConfig:
+        """As given."""
+        return self._config
+
+    @property
     def is_started(self) -> bool:
         """Whether one of the connect methods has been called; the service may be down all the same."""
         return self._fleet is not None

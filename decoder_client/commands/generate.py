@@ -90,8 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     target = load_target_model(arguments.model, dtype=arguments.dtype, device=arguments.device)
     client = _client(arguments) if arguments.retriever and arguments.nodes != 0 else None
     try:
-        decoder = SpeculativeDecoder.from_pretrained(target, client, nodes=arguments.nodes)
-        generation = _generate(decoder, arguments)
+        with SpeculativeDecoder.from_pretrained(target, client, nodes=arguments.nodes) as decoder:
+            generation = _generate(decoder, arguments)
     finally:
         if client is not None:
             client.close()

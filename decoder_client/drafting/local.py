@@ -39,6 +39,35 @@ class LocalPlaces:
     similarities: NDArray[np.float32] | None
 
 
+@dataclass(frozen=True, slots=True)
+class FinishedText:
+    """An answer with the end of its prompt, and the keys of the answer's tokens.
+
+    Attributes:
+        tokens: int32 [t].
+        answer_begin: where the answer begins.
+        positions: int64 [m], ascending: those whose keys are known, each of which predicted a token of the answer.
+        keys: float32 [m, dims].
+    """
+
+    tokens: NDArray[np.int32]
+    answer_begin: int
+    positions: NDArray[np.int64]
+    keys: NDArray[np.float32]
+
+    def without_prompt(self) -> FinishedText:
+        """The answer alone: without the key at the prompt's last token, too."""
+        mine = self.positions >= self.answer_begin
+        begin = self.answer_begin
+        return FinishedText(self.tokens[begin:], 0, self.positions[mine] - begin, self.keys[mine])
+
+    def cut(self, length: int) -> FinishedText:
+        """With the first `length` tokens of the answer."""
+        end = self.answer_begin + length
+        mine = self.positions < end - 1
+        return FinishedText(self.tokens[:end], self.answer_begin, self.positions[mine], self.keys[mine])
+
+
 class LocalIndex:
     """The places of one sequence's runs of tokens, and its keys."""
 
@@ -99,6 +128,15 @@ class LocalIndex:
     def key(self) -> NDArray[np.float32] | None:
         """float32 [dims]: the key that predicted the newest token."""
         return None if self._keys is None or self._length < 2 else self._keys[self._length - 2]
+
+    def finished(self, prompt_length: int) -> FinishedText:
+        """The answer behind a prompt, with as many of the prompt's last tokens as a left context has."""
+        begin = max(0, prompt_length - MAX_MATCH)
+        tokens = self._text[MAX_MATCH + begin : MAX_MATCH + self._length].copy()
+        positions = np.arange(prompt_length - 1, self._length - 1)
+        keys = np.zeros((len(positions), 0), np.float32) if self._keys is None else self._keys[positions]
+        known = keys.any(axis=1)  # a place whose key was never made has zeros
+        return FinishedText(tokens, prompt_length - begin, positions[known] - begin, keys[known])
 
     def left_context(self, width: int) -> NDArray[np.int32]:
         """int32 [width]: the tokens before the newest one, most recent first, `PAD` where there is none."""

@@ -29,6 +29,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 from decoder_client.connecting import connect
 from decoder_client.default_drafter import default_drafter
 from decoder_client.drafting import AnyDrafter
+from decoder_client.learning import LearnConfig, learn_config, listening
 from decoder_client.loop import DecodeTask, DraftLimits, GenerationError, decode
 from decoder_client.retriever_config import check_address
 from decoder_client.sampling import Chooser, GreedyChooser, ProcessedChooser
@@ -71,6 +72,7 @@ def dresd_generate(
     context: bool = True,
     tokenizer: PreTrainedTokenizerBase | None = None,
     streamer: Streamer | None = None,
+    learn: bool | LearnConfig | None = None,
 ) -> DraftedGenerate:
     """What to hand to `generate(..., custom_generate=...)`; keep it to use it again.
 
@@ -79,6 +81,7 @@ def dresd_generate(
         nodes: draft nodes a step; None for as many as pay for themselves, see `SpeculativeDecoder.from_pretrained`.
         context: also draft from the text so far and from what the target said in it.
         tokenizer: of the model, part of its identity; loaded from where the model came from if needed and not given.
+        learn: send the answers to the retriever to be learned, see `SpeculativeDecoder.from_pretrained`.
         streamer: gets the prompt and then each token. Give it here: `generate` does not hand its own one on.
 
     Raises:
@@ -95,7 +98,9 @@ def dresd_generate(
         check_setting("nodes", nodes)
     if isinstance(retriever, str):
         check_address(retriever)
-    return DraftedGenerate(retriever, nodes=nodes, context=context, tokenizer=tokenizer, streamer=streamer)
+    return DraftedGenerate(
+        retriever, nodes=nodes, context=context, tokenizer=tokenizer, streamer=streamer, learn=learn_config(learn)
+    )
 
 
 class DraftedGenerate:
@@ -118,7 +123,10 @@ class DraftedGenerate:
         context: bool,
         tokenizer: PreTrainedTokenizerBase | None,
         streamer: Streamer | None,
+        learn: LearnConfig | None,
     ) -> None:
+        self._learn = learn
+        self._end_sending: Callable[[], object] | None = None
         self._retriever = retriever
         self._nodes = nodes
         self._limits = DraftLimits() if nodes is None else DraftLimits(nodes=nodes)
@@ -163,7 +171,8 @@ class DraftedGenerate:
             )
             for place, row in enumerate(rows)
         ]
-        self.stats = tuple(stats for _, stats in decode(target, drafter, tasks, self._limits))
+        with listening(drafter):
+            self.stats = tuple(stats for _, stats in decode(target, drafter, tasks, self._limits))
         self.totals = sum(self.stats, self.totals)
         if self._streamer is not None:
             self._streamer.end()
@@ -175,6 +184,8 @@ class DraftedGenerate:
     def close(self) -> None:
         """Closes the connection to the address. The next call opens another one."""
         self._ready = None
+        if self._end_sending is not None:
+            self._end_sending()
         if self._disconnect is not None:
             self._disconnect()
 
@@ -190,7 +201,14 @@ class DraftedGenerate:
             if client is not self._retriever:
                 self._disconnect = weakref.finalize(self, client.close)
         self.retriever = client
-        self._ready = target, default_drafter(target, client, nodes=self._nodes, context=self._context)
+        sender = None
+        if self._learn is not None and client is not None:
+            from decoder_client.learning.sender import AnswerSender
+
+            sender = AnswerSender(client, self._learn, target.decode)
+            self._end_sending = weakref.finalize(self, sender.close)
+        drafter = default_drafter(target, client, nodes=self._nodes, context=self._context, sender=sender)
+        self._ready = target, drafter
         return self._ready
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dresd.argument_types import any_number, numbers_between, some_path, whole_number
 from dresd.command_line import UsageError
-from retriever_service.commands import serve_operations
+from retriever_service.commands import serve_learning, serve_operations
 from retriever_service.echo import quoted
 
 _PLAIN = (
@@ -69,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--skip-checksums", action="store_true", help="do not hash every file before serving")
     serve_operations.add_arguments(parser)
+    serve_learning.add_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -99,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
             metrics_listen=arguments.metrics_listen,
             traces=arguments.traces,
             log_format=arguments.log_format,
+            learning=serve_learning.learning(arguments),
             **chosen,
         )
     except ServeError as error:

@@ -23,6 +23,10 @@ _FILES = {
     "tls_client_ca": ("DRESD_SERVE_TLS_CLIENT_CA", "callers need a certificate of these authorities, PEM"),
     "token_file": ("DRESD_SERVE_TOKEN_FILE", "callers need one of these bearer tokens, one a line"),
     "admin_token_file": ("DRESD_SERVE_ADMIN_TOKEN_FILE", "the admin port accepts these, in place of those"),
+    "learn_token_file": (
+        "DRESD_SERVE_LEARN_TOKEN_FILE",
+        "those who have answers learned need one of these, and no other; default: as all callers",
+    ),
 }
 _CONNECTIONS = {
     "max_request_bytes": (whole_number, "longest request"),
@@ -68,6 +72,7 @@ def access(arguments: argparse.Namespace) -> Access:
     return Access(
         tls=tls,
         token_file=files["token_file"],
+        learn_token_file=files["learn_token_file"],
         open_health=not arguments.auth_health,
         reflection=not arguments.no_reflection,
     )

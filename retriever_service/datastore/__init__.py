@@ -43,10 +43,13 @@ from retriever_service.datastore.manifest import (
     read_manifest,
     write_manifest,
 )
+from retriever_service.datastore.memory_segment import memory_segment
 from retriever_service.datastore.reducer_file import read_reducer
 from retriever_service.datastore.results import DraftBatch, Neighbors, StoredEntries
 from retriever_service.datastore.routing import assign_tokens, save_routing, split_entries
-from retriever_service.datastore.store import Datastore, OpenSegment
+from retriever_service.datastore.searched import OpenSegment
+from retriever_service.datastore.segment import Segment
+from retriever_service.datastore.store import Datastore
 from retriever_service.datastore.stored import entries_at, keys_by_id, stored_batches, stored_entries
 from retriever_service.datastore.token_table import TokenTableBuilder, save_token_table
 from retriever_service.datastore.tokens import token_dtype
@@ -81,6 +84,7 @@ __all__ = [
     "PartitionInspection",
     "PartitionRecord",
     "ReducerInspection",
+    "Segment",
     "SegmentRecord",
     "SourceRecord",
     "StoredEntries",
@@ -101,6 +105,7 @@ __all__ = [
     "inspect",
     "keys_by_id",
     "manifest_checksum",
+    "memory_segment",
     "other_keys",
     "publish",
     "read_manifest",

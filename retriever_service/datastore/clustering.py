@@ -1,11 +1,13 @@
 """Where the entries of a segment go: rows grouped by next token, and those of frequent tokens by similarity.
 
-It knows keys and next tokens; not codecs, files or what else an entry holds.
+It knows keys, next tokens and left contexts; not codecs, files or what else an entry holds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import faiss
 import numpy as np
@@ -22,6 +24,7 @@ _KEYS_PER_LIST = 128
 """K-means is trained on so many of a token's keys for each of its lists, at most; twice as many take twice the time,
 and a search that reads as many entries finds the same share of neighbours to three digits."""
 _KEYS_AT_ONCE = 1 << 14
+_SUFFIX_ROWS_AT_ONCE = 1 << 18
 _MIN_KEYS_FOR_GPU = 1 << 14
 
 
@@ -84,6 +87,22 @@ def arrange(
     entry_offsets = np.concatenate([starts, [len(order)]]).astype(np.int64)
     token_lists = TokenLists(offsets, TokenLists.place_centroids(offsets), np.concatenate(centroids))
     return Arrangement(tokens, token_lists, entry_offsets, order[by_list], lists[by_list])
+
+
+def suffix_order_of(left_contexts: NDArray[Any], arrangement: Arrangement) -> Iterator[NDArray[np.uint32]]:
+    """Whole tokens at a time: the rows of each, by left context (stored, [n, C]). See `layout`."""
+    offsets = arrangement.entry_offsets
+    first = 0
+    while first < len(arrangement.tokens):
+        begin = int(offsets[first])
+        # As many tokens as fit, and one at least.
+        last = max(int(np.searchsorted(offsets, begin + _SUFFIX_ROWS_AT_ONCE, side="right")) - 1, first + 1)
+        end = int(offsets[last])
+        tokens = np.repeat(arrangement.tokens[first:last], np.diff(offsets[first : last + 1]))
+        # Stored tokens are unsigned and padding the greatest: a shorter context sorts after a longer one.
+        contexts = left_contexts[arrangement.order[begin:end]]
+        yield (np.lexsort((*contexts.T[::-1], tokens)) + begin).astype(np.uint32)
+        first = last
 
 
 def gpu_count() -> int:

@@ -72,6 +72,21 @@ def split_entries(
     return table.partitions[at]
 
 
+def routing_of_all(table: RoutingTable, vocab_size: int) -> RoutingTable:
+    """The table with a partition for every token below `vocab_size`: of those it lacks, the token modulo P."""
+    missing = np.setdiff1d(np.arange(vocab_size), table.tokens)
+    numbers = np.ones(vocab_size, np.int64)
+    numbers[table.tokens] = np.diff(table.offsets)
+    partitions = np.empty(int(numbers.sum()), np.int64)
+    offsets = np.concatenate([[0], np.cumsum(numbers)]).astype(np.int64)
+    is_new = np.zeros(vocab_size, np.bool_)
+    is_new[missing] = True
+    of_new = np.repeat(is_new, numbers)
+    partitions[of_new] = missing % table.num_partitions
+    partitions[~of_new] = table.partitions
+    return RoutingTable(table.num_partitions, np.arange(vocab_size, dtype=np.int64), offsets, partitions)
+
+
 def save_routing(table: RoutingTable, path: Path) -> None:
     """Writes the table as safetensors, uint32 as on the wire."""
     tensors = {name: getattr(table, name).astype(np.uint32) for name in ("tokens", "offsets", "partitions")}

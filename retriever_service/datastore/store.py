@@ -6,8 +6,7 @@ It must not know who asks: no requests, no messages, no deadlines.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,19 +30,12 @@ from retriever_service.datastore.manifest import (
 )
 from retriever_service.datastore.reducer_file import read_reducer
 from retriever_service.datastore.results import DraftBatch, Neighbors, StoredEntries
-from retriever_service.datastore.routing import load_routing
+from retriever_service.datastore.routing import load_routing, routing_of_all
+from retriever_service.datastore.searched import OpenSegment, Searched
 from retriever_service.datastore.segment import Found, Segment, check_file
 from retriever_service.datastore.token_table import parse_token_table
 from retriever_service.datastore.weighing import keep_best
 from retriever_service.echo import echoed
-
-
-@dataclass(frozen=True, slots=True)
-class OpenSegment:
-    """A segment and the id of its first entry."""
-
-    first_id: int
-    segment: Segment
 
 
 class _Found(NamedTuple):
@@ -58,7 +50,7 @@ class _Found(NamedTuple):
 
 
 class Datastore:
-    """An open datastore; read-only, its methods may be called from any thread.
+    """An open datastore; its methods may be called from any thread. Its files are never written.
 
     Attributes:
         path: its folder.
@@ -68,7 +60,7 @@ class Datastore:
         token_table_bytes: its safetensors file.
         reducer_bytes: the reducer's safetensors file.
         served_partitions: ascending; only these were opened.
-        num_entries: entries in them.
+        segments: of each served partition, those on disk.
     """
 
     def __init__(
@@ -88,9 +80,7 @@ class Datastore:
         self.reducer_bytes = reducer_bytes
         self.served_partitions = tuple(sorted(segments))
         self.segments = {partition: tuple(segments[partition]) for partition in self.served_partitions}
-        self._flat = [segment for partition in self.served_partitions for segment in self.segments[partition]]
-        self._first_ids = np.array([segment.first_id for segment in self._flat], np.int64)
-        self.num_entries = sum(len(segment.segment) for segment in self._flat)
+        self._searched = Searched.of(self.segments)
 
     @classmethod
     def open(
@@ -143,13 +133,42 @@ class Datastore:
             raise DatastoreError(f"A segment of {path} cannot be searched: {echoed(error)}.", REBUILD_HINT) from error
         return store
 
+    @property
+    def num_entries(self) -> int:
+        """Entries in the served partitions, those in memory too."""
+        return sum(len(opened.segment) for opened in self._searched.flat)
+
+    def accept_any_token(self) -> None:
+        """Gives every token of the vocabulary that has no entries yet a partition, which any build chooses alike."""
+        self.routing = routing_of_all(self.routing, self.manifest.model.vocab_size)
+
+    def attach(self, more: Mapping[int, Sequence[Segment]]) -> None:
+        """Searches these segments beside those on disk from now on, in place of those attached before.
+
+        Searches under way go on with what they began with. Ids of attached entries hold until the next call.
+
+        Args:
+            more: of some served partitions, those in memory; every token of theirs has a place in the routing table.
+        """
+        first_id, attached = self.manifest.num_entries, dict(self.segments)
+        for partition, segments in more.items():
+            for segment in segments:
+                attached[partition] = (*attached[partition], OpenSegment(first_id, segment))
+                first_id += len(segment)
+        self._searched = Searched.of(attached)
+
+    def warm_attached(self) -> None:
+        """Compiles what searches of several segments call, once some are attached."""
+        warm(self._draft_once)
+
     def _draft_once(self) -> None:
         width = self.manifest.left_context_length
         keys, contexts = np.zeros((1, self.manifest.key_recipe.dims), np.float32), np.full((1, width), PAD, np.int32)
-        for opened in self._flat[:1]:
+        flat = self._searched.flat
+        for opened in flat[:1]:
             token = opened.segment.tokens[:1].copy()
             self.draft(keys, token, neighbors=1, max_nodes=1, left_contexts=contexts, sparse_neighbors=min(width, 1))
-        if len(self._flat) > 1:
+        if len(flat) > 1:
             nothing = _nothing(1, 1, 1)
             keep_best(*nothing[:2], *nothing[:2])
             keep_best(*nothing[2:], *nothing[2:])
@@ -168,7 +187,7 @@ class Datastore:
     def entries_by_token(self) -> NDArray[np.int64]:
         """int64 [vocab]: entries of each next token in the served partitions."""
         counts = np.zeros(self.manifest.model.vocab_size, np.int64)
-        for opened in self._flat:
+        for opened in self._searched.flat:
             counts[opened.segment.tokens] += np.diff(opened.segment.entry_offsets)
         return counts
 
@@ -189,7 +208,9 @@ class Datastore:
         self._check_queries(keys, next_tokens)
         if neighbors < 1 or nprobe < 0:
             raise ValueError("neighbors must be at least 1 and nprobe at least 0")
-        found = self._look_up(keys, next_tokens, np.zeros((len(keys), 0), np.int32), neighbors, 0, nprobe, None)
+        found = self._look_up(
+            keys, next_tokens, np.zeros((len(keys), 0), np.int32), neighbors, 0, nprobe, None, self._searched
+        )
         counts = np.count_nonzero(found.ids >= 0, axis=1)
         return Neighbors(found.ids, found.similarities, counts, found.partitions_asked, found.partitions_answered)
 
@@ -243,10 +264,10 @@ class Datastore:
             raise ValueError(f"left_contexts must be [B, at most {width}], not {left_contexts.shape}")
         if sparse_neighbors > 0 and left_contexts.shape[1] == 0:
             raise ValueError("sparse neighbours are found by left_contexts; give at least one token of them")
-        begun = time.perf_counter_ns()
-        found = self._look_up(keys, next_tokens, left_contexts, neighbors, sparse_neighbors, nprobe, partitions)
+        begun, here = time.perf_counter_ns(), self._searched
+        found = self._look_up(keys, next_tokens, left_contexts, neighbors, sparse_neighbors, nprobe, partitions, here)
         searched = time.perf_counter_ns()
-        ids, matched, stored, first_id = self._stored(found)
+        ids, matched, stored, first_id = self._stored(found, here)
         depth = min(max_depth or self.manifest.continuation_length, self.manifest.continuation_length)
         ends, tokens, parents, masses, totals, bests, longest, counts = draft_trees(
             ids,
@@ -280,25 +301,12 @@ class Datastore:
         """What is stored beside the keys of entries in the served partitions; ids int64 [m] as from `search`."""
         next_tokens = np.zeros(len(ids), np.int64)
         left_contexts = np.full((len(ids), self.manifest.left_context_length), PAD, np.int32)
-        for opened, at in self._by_segment(ids):
+        here = self._searched
+        for opened, at in here.of_ids(ids):
             rows = ids[at] - opened.first_id
             next_tokens[at] = opened.segment.next_tokens_of(rows)
             left_contexts[at] = opened.segment.left_contexts_of(rows)
-        return StoredEntries(next_tokens, self._continuations(ids, self.manifest.continuation_length), left_contexts)
-
-    def _continuations(self, ids: NDArray[np.int64], depth: int) -> NDArray[np.int32]:
-        if len(self._flat) == 1:
-            return self._flat[0].segment.continuations_of(ids - self._flat[0].first_id, depth)
-        paths = np.full((len(ids), depth), PAD, np.int32)
-        for opened, at in self._by_segment(ids):
-            paths[at] = opened.segment.continuations_of(ids[at] - opened.first_id, depth)
-        return paths
-
-    def _by_segment(self, ids: NDArray[np.int64]) -> list[tuple[OpenSegment, NDArray[np.int64]]]:
-        """Each segment concerned, with the places of its ids; -1 is nobody's."""
-        numbers = np.where(ids >= 0, np.searchsorted(self._first_ids, ids, side="right") - 1, -1)
-        concerned = [number for number in np.unique(numbers).tolist() if number >= 0]
-        return [(self._flat[number], np.flatnonzero(numbers == number)) for number in concerned]
+        return StoredEntries(next_tokens, here.continuations(ids, self.manifest.continuation_length), left_contexts)
 
     def _check_queries(self, keys: NDArray[np.float32], next_tokens: NDArray[np.int64]) -> None:
         dims = self.manifest.key_recipe.dims
@@ -314,6 +322,7 @@ class Datastore:
         sparse_neighbors: int,
         nprobe: int,
         wanted: Collection[int] | None,
+        here: Searched,
     ) -> _Found:
         routing = self.routing
         is_asked = np.zeros(routing.num_partitions, np.bool_)
@@ -321,10 +330,10 @@ class Datastore:
         asked = np.flatnonzero(is_asked).tolist()
         if wanted is not None:
             asked = [partition for partition in asked if partition in wanted]
-        answered = [partition for partition in asked if partition in self.segments]
+        answered = [partition for partition in asked if partition in here.by_partition]
         keys, nprobe = np.ascontiguousarray(keys, np.float32), nprobe or self.manifest.nprobe
         best: Found | None = None
-        for opened in (opened for partition in answered for opened in self.segments[partition]):
+        for opened in (opened for partition in answered for opened in here.by_partition[partition]):
             found = opened.segment.look_up(
                 opened.first_id, keys, next_tokens, left_contexts, neighbors, sparse_neighbors, nprobe
             )
@@ -335,14 +344,14 @@ class Datastore:
                 keep_best(*best[2:], *found[2:])
         return _Found(*(best or _nothing(len(keys), neighbors, sparse_neighbors)), len(asked), len(answered))
 
-    def _stored(self, found: _Found) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any], int]:
+    def _stored(self, found: _Found, here: Searched) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any], int]:
         """The ids found, dense and sparse, with stored continuations that hold theirs, and the id of the first."""
-        if len(self._flat) == 1:
-            return found.ids, found.matched, self._flat[0].segment.stored_continuations, self._flat[0].first_id
+        if len(here.flat) == 1:
+            return found.ids, found.matched, here.flat[0].segment.stored_continuations, here.flat[0].first_id
         ids = np.concatenate([found.ids.ravel(), found.matched.ravel()])
         length = self.manifest.continuation_length
         some = np.zeros((len(ids), length), self.manifest.token_dtype)
-        for opened, at in self._by_segment(ids):
+        for opened, at in here.of_ids(ids):
             some[at] = opened.segment.stored_continuations[ids[at] - opened.first_id]
         places = np.where(ids >= 0, np.arange(len(ids)), -1)
         dense, sparse = places[: found.ids.size], places[found.ids.size :]

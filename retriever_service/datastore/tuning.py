@@ -20,8 +20,9 @@ from retriever_service.datastore.errors import DatastoreError
 from retriever_service.datastore.held_out import HeldOut, Hits
 from retriever_service.datastore.layout import HELD_OUT_FILE, MAX_RECALL_NEIGHBORS, RECALL_NEIGHBORS
 from retriever_service.datastore.manifest import Manifest, SegmentRecord, TuningRecord, write_manifest
+from retriever_service.datastore.searched import OpenSegment
 from retriever_service.datastore.segment import Segment
-from retriever_service.datastore.store import Datastore, OpenSegment
+from retriever_service.datastore.store import Datastore
 
 _QUERIES_AT_ONCE = 64
 _NEARLY = 0.98

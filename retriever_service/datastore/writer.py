@@ -10,15 +10,14 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retriever_service.datastore import codecs
-from retriever_service.datastore.clustering import MIN_DATASTORE_TO_CLUSTER, Arrangement, arrange
+from retriever_service.datastore.clustering import MIN_DATASTORE_TO_CLUSTER, Arrangement, arrange, suffix_order_of
 from retriever_service.datastore.entries import EntryBatch
 from retriever_service.datastore.entry_spool import EntrySpool, spooled
 from retriever_service.datastore.files import replacing, save_rows, save_tensors
@@ -41,7 +40,6 @@ _MAX_ROWS = 2**32 - 1
 _ROWS_AT_ONCE = 1 << 16
 _RECALL_KEYS = 256
 """Of those held out, whose every list is searched; where lists are chosen, `tune` looks at all of them."""
-_SUFFIX_ROWS_AT_ONCE = 1 << 18
 
 
 def write_partition(
@@ -106,7 +104,7 @@ def _write(
     for name, stored in ((CONTINUATIONS_FILE, entries.continuations), (LEFT_CONTEXTS_FILE, entries.left_contexts)):
         chunks = (stored[order[begin : begin + _ROWS_AT_ONCE]] for begin in range(0, len(order), _ROWS_AT_ONCE))
         save_rows(directory / name, stored.shape, stored.dtype, chunks)
-    suffix_order = _suffix_order(entries.left_contexts, arrangement)
+    suffix_order = suffix_order_of(entries.left_contexts, arrangement)
     save_rows(directory / SUFFIX_ORDER_FILE, order.shape, np.dtype(np.uint32), suffix_order)
     centroids = arrangement.token_lists.centroids
     save_rows(directory / CENTROIDS_FILE, centroids.shape, centroids.dtype, [centroids])
@@ -145,22 +143,6 @@ def _codec_recall(index: codecs.FaissIndex, held_out: HeldOut, arrangement: Arra
         return codecs.search_lists(index, keys, lists, wanted)[1]
 
     return held_out.thinned(_RECALL_KEYS).hits(search, RECALL_NEIGHBORS).recall
-
-
-def _suffix_order(left_contexts: NDArray[Any], arrangement: Arrangement) -> Iterator[NDArray[np.uint32]]:
-    """Whole tokens at a time: the rows of each, by left context."""
-    offsets = arrangement.entry_offsets
-    first = 0
-    while first < len(arrangement.tokens):
-        begin = int(offsets[first])
-        # As many tokens as fit, and one at least.
-        last = max(int(np.searchsorted(offsets, begin + _SUFFIX_ROWS_AT_ONCE, side="right")) - 1, first + 1)
-        end = int(offsets[last])
-        tokens = np.repeat(arrangement.tokens[first:last], np.diff(offsets[first : last + 1]))
-        # Stored tokens are unsigned and padding the greatest: a shorter context sorts after a longer one.
-        contexts = left_contexts[arrangement.order[begin:end]]
-        yield (np.lexsort((*contexts.T[::-1], tokens)) + begin).astype(np.uint32)
-        first = last
 
 
 def _write_index(path: Path, index: codecs.FaissIndex) -> None:

@@ -31,11 +31,13 @@ class Access:
     Attributes:
         tls: None serves in plain text.
         token_file: the bearer tokens accepted, see `bearer_tokens`; None asks for none.
+        learn_token_file: likewise of those who may have answers learned; None is those who may ask.
         open_health: health checks need no token.
         reflection: tell callers which calls there are (`grpcurl` and friends).
     """
 
     tls: TlsFiles | None = None
     token_file: Path | None = None
+    learn_token_file: Path | None = None
     open_health: bool = True
     reflection: bool = True

@@ -19,6 +19,7 @@ from retriever_service.serving.meters import RequestMeter
 logger = logging.getLogger(__name__)
 
 HEALTH = "/grpc.health.v1.Health/"
+INGEST = "/dresd.v1.Ingest/"
 
 _MISSING = "this server wants a bearer token: send it as `authorization: Bearer TOKEN`"
 _UNKNOWN = "the bearer token sent is none of this server's"
@@ -30,15 +31,21 @@ class Authentication(grpc.aio.ServerInterceptor):
     Args:
         tokens: accepted.
         open_to_all: beginnings of the names of calls that need none.
+        only: beginning of the names of calls that need one; "" is all others.
         meter: counts the others.
     """
 
     def __init__(
-        self, tokens: BearerTokens, open_to_all: Collection[str] = (), meter: RequestMeter | None = None
+        self,
+        tokens: BearerTokens,
+        open_to_all: Collection[str] = (),
+        meter: RequestMeter | None = None,
+        only: str = "",
     ) -> None:
         self._tokens = tokens
         self._open = tuple(open_to_all)
         self._meter = meter
+        self._only = only
         self._refusals = RefusalLog(logger)
         self._missing, self._unknown = self._refusal(_MISSING), self._refusal(_UNKNOWN)
 
@@ -49,7 +56,8 @@ class Authentication(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Hands the call on, or answers it."""
-        if not handler_call_details.method.startswith(self._open):
+        method = handler_call_details.method
+        if method.startswith(self._only) and not method.startswith(self._open):
             sent = [value for name, value in handler_call_details.invocation_metadata if name == "authorization"]
             if len(sent) != 1:
                 return self._missing

@@ -13,6 +13,7 @@ from retriever_service.echo import echoed, quoted
 from retriever_service.serving.access import Access
 from retriever_service.serving.connections import ConnectionLimits
 from retriever_service.serving.errors import ServeError
+from retriever_service.serving.learning_config import LearningConfig
 
 DEFAULT_LISTEN = "127.0.0.1:50051"
 LOG_FORMATS = ("text", "json")
@@ -85,6 +86,7 @@ class ServeConfig:
         reload_interval_s: seconds between looks at `CURRENT`; 0 never looks.
         build_grace_s: seconds that a build goes on answering those who ask for it after another has replaced it.
         shutdown_grace_s: seconds running requests get to finish after SIGTERM.
+        learning: keep answers that decoders send; None keeps none.
         verify_checksums: hash every file before serving (sizes are always checked).
 
     Raises:
@@ -112,6 +114,7 @@ class ServeConfig:
     reload_interval_s: float = 5.0
     build_grace_s: float = 60.0
     shutdown_grace_s: float = 10.0
+    learning: LearningConfig | None = None
     verify_checksums: bool = True
 
     def __post_init__(self) -> None:
@@ -124,7 +127,13 @@ class ServeConfig:
                 f"two datastores are called {DEFAULT_COLLECTION}, which is also the name of the one without a name; "
                 "call the other something else"
             )
-        split_address(self.listen)
+        host, _ = split_address(self.listen)
+        if self.learning is not None and self.workers > 1:
+            raise ServeError("only one worker can learn; serve without --workers, or without --learn")
+        if self.learning is not None and not (_is_private(host) or self._knows_writers):
+            raise ServeError(
+                f"whoever reaches {quoted(self.listen)} could have answers learned; say who may with --learn-token-file"
+            )
         if self.metrics_listen is not None:
             split_address(self.metrics_listen)
         if self.log_format not in LOG_FORMATS:
@@ -155,6 +164,15 @@ class ServeConfig:
                 _within("partitions", partition, 0, _MAX_PARTITION)
 
     @property
+    def _knows_writers(self) -> bool:
+        access = self.access
+        return (
+            access.learn_token_file is not None
+            or access.token_file is not None
+            or (access.tls is not None and access.tls.client_ca is not None)
+        )
+
+    @property
     def folders(self) -> dict[str, Path]:
         """Every collection's folder, by name."""
         return {**({} if self.datastore is None else {DEFAULT_COLLECTION: self.datastore}), **self.collections}
@@ -178,6 +196,10 @@ def split_address(listen: str) -> tuple[str, int]:
             f"cannot listen on {quoted(listen)}; give HOST:PORT with a port from 0 to 65535, such as {DEFAULT_LISTEN}"
         )
     return target.host, target.port
+
+
+def _is_private(host: str) -> bool:
+    return host in ("localhost", "[::1]") or host.startswith("127.")
 
 
 def _check_collection(name: str) -> None:

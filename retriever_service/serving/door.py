@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from retriever_service.serving.access import Access
-from retriever_service.serving.authentication import HEALTH, Authentication
+from retriever_service.serving.authentication import HEALTH, INGEST, Authentication
 from retriever_service.serving.bearer_tokens import BearerTokens
 from retriever_service.serving.meters import RequestMeter
 from retriever_service.serving.tls import server_credentials
@@ -34,9 +34,15 @@ def door(
         ServeError: a file cannot be read or used.
     """
     credentials = None if access.tls is None else server_credentials(access.tls)
-    if access.token_file is None:
+    if access.token_file is None and access.learn_token_file is None:
         return (), credentials
     if credentials is None and not listen.startswith(("127.", "localhost:", "[::1]:")):
         logger.warning("bearer tokens cross the network to %s in plain text; give the server a certificate", listen)
     open_to_all = (HEALTH,) if access.open_health else ()
-    return (Authentication(BearerTokens(access.token_file), open_to_all, meter),), credentials
+    interceptors = []
+    if access.learn_token_file is not None:
+        interceptors.append(Authentication(BearerTokens(access.learn_token_file), (), meter, only=INGEST))
+        open_to_all = (*open_to_all, INGEST)
+    if access.token_file is not None:
+        interceptors.append(Authentication(BearerTokens(access.token_file), open_to_all, meter))
+    return interceptors, credentials

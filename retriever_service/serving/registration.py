@@ -15,9 +15,10 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from dresd.v1 import admin_pb2
+from dresd.v1 import admin_pb2, ingest_pb2
 from dresd.v1 import retriever_pb2 as pb
 from retriever_service.serving.admin import AdminService
+from retriever_service.serving.ingest import IngestService
 from retriever_service.serving.refusals import abort, message_of
 from retriever_service.serving.service import RetrieverService
 from retriever_service.serving.validation import RefusedError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["Retriever"].full_name
 ADMIN_SERVICE_NAME = admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name
+INGEST_SERVICE_NAME = ingest_pb2.DESCRIPTOR.services_by_name["Ingest"].full_name
 
 M = TypeVar("M", bound=Message)
 
@@ -72,6 +74,17 @@ def register_admin(service: AdminService, server: grpc.aio.Server) -> None:
         ),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(ADMIN_SERVICE_NAME, handlers),))
+
+
+def register_ingest(service: IngestService, server: grpc.aio.Server) -> None:
+    """Makes the server answer the ingest contract's call with the service's method."""
+    # Any: as above.
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Append": grpc.unary_unary_rpc_method_handler(
+            service.Append, _message_or_none(ingest_pb2.AppendRequest), ingest_pb2.AppendResponse.SerializeToString
+        )
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(INGEST_SERVICE_NAME, handlers),))
 
 
 def register_health(servicer: health_pb2_grpc.HealthServicer, server: grpc.aio.Server) -> None:

@@ -36,14 +36,18 @@ from retriever_service.serving.crew import Crew
 from retriever_service.serving.door import door
 from retriever_service.serving.errors import ServeError
 from retriever_service.serving.forwarding import Forwarding
+from retriever_service.serving.ingest import IngestService
+from retriever_service.serving.learning import Learning
 from retriever_service.serving.meters import RequestMeter
 from retriever_service.serving.peers import Peers
 from retriever_service.serving.registration import (
     ADMIN_SERVICE_NAME,
+    INGEST_SERVICE_NAME,
     SERVICE_NAME,
     register,
     register_admin,
     register_health,
+    register_ingest,
     register_reflection,
 )
 from retriever_service.serving.reloading import Reloader
@@ -73,6 +77,7 @@ class RunningServer:
         health_port: the port that tells health alone; None without one.
         metrics: shows its numbers; None if nobody is to see them.
         tracing: traces its requests; None if nobody is to see them.
+        learning: keeps what decoders send; None without.
     """
 
     def __init__(
@@ -94,6 +99,7 @@ class RunningServer:
         self.health_port: int | None = None
         self.metrics: MetricsPort | None = None
         self.tracing: RequestTracing | None = None
+        self.learning: Learning | None = None
 
     @property
     def metrics_port(self) -> int | None:
@@ -146,6 +152,8 @@ class RunningServer:
             reloader.close()
         await self._service.close()
         self._pool.close()
+        if self.learning is not None:
+            await in_thread(self.learning.close)
         if self.metrics is not None:
             await in_thread(self.metrics.close)
         if self.tracing is not None:
@@ -176,9 +184,9 @@ async def start(
     meter = None if config.metrics_listen is None else RequestMeter()
     pool = SearchPool(config.search_threads, config.queue_size)
     collections = Collections(Collection(name, config.build_grace_s) for name in config.folders)
-    reloaders = [
-        Reloader(collection, config.folders[collection.name], opened, config.limits) for collection in collections
-    ]
+    learning = None if config.learning is None else Learning(config.learning)
+    openers = {name: opened if learning is None else learning.opener(name, opened) for name in config.folders}
+    reloaders = [Reloader(one, config.folders[one.name], openers[one.name], config.limits) for one in collections]
     forwarding = _forwarding(config)
     tracing = _tracing(config) if tracing is None else tracing
     service = RetrieverService(pool, collections, config.connections.stream_age_s, meter, forwarding, tracing)
@@ -188,6 +196,8 @@ async def start(
 
     def add_services(server: grpc.aio.Server) -> None:
         register(service, server)
+        if learning is not None:
+            register_ingest(IngestService(collections, learning), server)
         add_health(server)
 
     def add_admin(server: grpc.aio.Server) -> None:
@@ -197,12 +207,13 @@ async def start(
         register_health(health_servicer, server)
 
     running = RunningServer(health_servicer, service, pool, reloaders)
-    running.tracing = tracing
+    running.tracing, running.learning = tracing, learning
     try:
         if crew is not None:
             # Whoever listens gets a share of the new connections, and the other workers may be serving.
             await running.load()
-        server, running.port = _bound(config, config.listen, meter, add_services, (SERVICE_NAME, health.SERVICE_NAME))
+        names = [SERVICE_NAME, health.SERVICE_NAME] + ([] if learning is None else [INGEST_SERVICE_NAME])
+        server, running.port = _bound(config, config.listen, meter, add_services, names)
         servers = [server]
         if config.admin_listen is not None:
             access = replace(config.access, token_file=config.admin_token_file or config.access.token_file)
@@ -217,11 +228,13 @@ async def start(
         await running.listen(servers)
         if meter is not None and config.metrics_listen is not None:
             # Prometheus's client is loaded by those who want numbers only.
+            from retriever_service.serving.learning_metrics import LearningMetrics
             from retriever_service.serving.metrics import MetricsPort, ServerMetrics
 
             peer_states = None if forwarding is None else forwarding.peer_states
             metrics = ServerMetrics(meter, pool, collections, lambda: service.open_streams, peer_states)
-            running.metrics = MetricsPort(config.metrics_listen, [metrics], crew)
+            learned = [] if learning is None else [LearningMetrics(learning)]
+            running.metrics = MetricsPort(config.metrics_listen, [metrics, *learned], crew)
         if crew is None:
             await running.load()
     except BaseException:
