@@ -78,7 +78,8 @@ WRONG: dict[str, list[str]] = {
     "--health-listen": ADDRESSES, "--ordinal": ["-1", "x", "", "0.5", "9" * 30],
     "--metrics-listen": ADDRESSES, "--log-format": NAMES, "--reload-interval": REAL, "--build-grace": REAL,
     "--tls-cert": PATHS, "--tls-key": PATHS, "--tls-client-ca": PATHS, "--token-file": PATHS,
-    "--admin-token-file": PATHS,
+    "--admin-token-file": PATHS, "--learn": PATHS, "--learn-token-file": PATHS,
+    "--learn-max-rate": LIMITED, "--learn-max-entries": LIMITED,
     "--max-request-bytes": LIMITED, "--max-streams": LIMITED, "--keepalive-s": [*REAL, "0"], "--max-age-s": REAL,
 }  # fmt: skip
 """By option, or by command and option where an option is not the same everywhere."""
