@@ -1,6 +1,6 @@
 """Trouble for a server of two workers under load: a kill, a swap and a storm of clients, each of them every minute.
 
-    python -m benchmarks.soak --minutes 10 --rate 500
+    python -m benchmarks.soak --minutes 10 --load 0.7
 
 Every answer is compared with a search of the build that it names, here in this process. It fails (exit code 1) for a
 wrong draft, for a status that is not documented, and for memory or file descriptors that do not come back. It needs no
@@ -19,8 +19,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -88,6 +89,26 @@ class Soak:
                         return
                     self.ask(stub, random.randrange(_QUERIES))  # noqa: S311
 
+    @contextmanager
+    def callers(self, rate: float) -> Iterator[None]:
+        """Several that ask `rate` times a second together; without a pause where that is infinite."""
+        self.over.clear()
+        threads = [threading.Thread(target=self.keep_asking, args=(rate / _CALLERS,)) for _ in range(_CALLERS)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self.over.set()
+            for thread in threads:
+                thread.join()
+
+    def fastest(self, seconds: float) -> float:
+        """Requests a second that are answered when callers never pause."""
+        with self.callers(float("inf")):
+            time.sleep(seconds)
+        return self.statuses["OK"] / seconds
+
     def storm(self) -> None:
         """Many clients at once, each with a connection of its own."""
 
@@ -125,7 +146,7 @@ def workers_of(process: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
-def run(minutes: float, rate: float, minute_s: float = 60.0) -> list[str]:
+def run(minutes: float, load: float, minute_s: float = 60.0) -> list[str]:
     """Soaks, and says what was wrong: nothing, if all is well."""
     with tempfile.TemporaryDirectory(prefix="dresd-soak-") as folder:
         root = Path(folder)
@@ -143,26 +164,23 @@ def run(minutes: float, rate: float, minute_s: float = 60.0) -> list[str]:
                 assert server.stdout is not None  # noqa: S101 - by the pipe above
                 address = f"127.0.0.1:{server.stdout.readline().rsplit(':', 1)[1].strip()}"
                 soak = Soak(builds, address)
-                callers = [threading.Thread(target=soak.keep_asking, args=(rate / _CALLERS,)) for _ in range(_CALLERS)]
-                for caller in callers:
-                    caller.start()
-                time.sleep(minute_s / 6)
-                before = held_by(workers_of(server.pid))
-                ends, number = time.monotonic() + minutes * minute_s, 0
-                troubles: list[Callable[[], object]] = [
-                    lambda: os.kill(random.choice(workers_of(server.pid)), signal.SIGKILL),  # noqa: S311
-                    lambda: publish(root, root / names[(number // 3 + 1) % 2]),
-                    soak.storm,
-                ]
-                while time.monotonic() < ends:
+                rate = max(1.0, load * soak.fastest(minute_s / 12))
+                with soak.callers(rate):
+                    time.sleep(minute_s / 6)
+                    before = held_by(workers_of(server.pid))
+                    ends, number = time.monotonic() + minutes * minute_s, 0
+                    troubles: list[Callable[[], object]] = [
+                        lambda: os.kill(random.choice(workers_of(server.pid)), signal.SIGKILL),  # noqa: S311
+                        lambda: publish(root, root / names[(number // 3 + 1) % 2]),
+                        soak.storm,
+                    ]
+                    while time.monotonic() < ends:
+                        time.sleep(minute_s / 3)
+                        troubles[number % 3]()
+                        number += 1
                     time.sleep(minute_s / 3)
-                    troubles[number % 3]()
-                    number += 1
-                time.sleep(minute_s / 3)
-                soak.over.set()
-                for caller in callers:
-                    caller.join()
                 time.sleep(minute_s / 6)
+                print(f"{rate:,.0f} requests a second")
                 return _faults(soak, before, held_by(workers_of(server.pid)), len(workers_of(server.pid)))
             finally:
                 server.terminate()
@@ -185,10 +203,12 @@ def main(arguments: list[str] | None = None) -> int:
     """The program."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description="Soaks a server in trouble.")
     parser.add_argument("--minutes", type=float, default=10.0, help="default: 10")
-    parser.add_argument("--rate", type=float, default=500.0, help="requests a second; default: 500")
+    parser.add_argument(
+        "--load", type=float, default=0.7, help="share of the requests that are answered without pauses; default: 0.7"
+    )
     parser.add_argument("--minute-s", type=float, default=60.0, help="length of a minute; default: 60")
     options = parser.parse_args(arguments)
-    faults = run(options.minutes, options.rate, options.minute_s)
+    faults = run(options.minutes, options.load, options.minute_s)
     for fault in faults:
         print(f"error: {fault}", file=sys.stderr)
     return 1 if faults else 0
