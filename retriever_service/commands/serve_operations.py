@@ -60,7 +60,7 @@ def access(arguments: argparse.Namespace) -> Access:
     """Who may call.
 
     Raises:
-        UsageError: a certificate without its key, or the other way round.
+        UsageError: a certificate without its key, or the other way round; a variable that is empty.
     """
     from retriever_service.serving.access import Access, TlsFiles
 
@@ -79,7 +79,11 @@ def access(arguments: argparse.Namespace) -> Access:
 
 
 def admin_token_file(arguments: argparse.Namespace) -> Path | None:
-    """The tokens of the admin port alone."""
+    """The tokens of the admin port alone.
+
+    Raises:
+        UsageError: its variable is empty.
+    """
     return _file(arguments, "admin_token_file")
 
 
@@ -110,4 +114,6 @@ def _option(name: str) -> str:
 
 def _from_environment(variable: str) -> Path | None:
     value = os.environ.get(variable)
-    return Path(value) if value else None
+    if value == "":  # left empty by mistake, it must not open the server
+        raise UsageError(f"${variable} is set and empty. Let it name a file, or unset it.")
+    return None if value is None else Path(value)

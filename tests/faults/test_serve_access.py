@@ -14,6 +14,7 @@ import pytest
 
 from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
+from retriever_service.commands.serve_operations import _FILES
 from tests.support.certificates import authority, issued_by, put, put_pair
 from tests.support.serving import PATIENCE_S, ServerProcess, servable_datastore
 
@@ -72,6 +73,16 @@ def test_what_cannot_work_is_one_sentence(tmp_path: Path, arguments: list[str], 
     assert result.returncode == code
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("variable", [variable for variable, _ in _FILES.values()])
+def test_a_variable_left_empty_does_not_open_the_server(tmp_path: Path, variable: str):
+    result = subprocess.run(
+        [sys.executable, "-m", "retriever_service.cli", "serve", "store", "--listen", "127.0.0.1:0"],
+        capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE_S, env={**os.environ, variable: ""},
+    )  # fmt: skip
+    assert result.returncode == 2
+    assert f"${variable} is set and empty" in result.stderr
 
 
 def test_json_logs_and_metrics_of_a_process(tmp_path: Path):
