@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+import threading
 from pathlib import Path
 
 import grpc
@@ -196,9 +197,12 @@ def test_reflection_can_be_off(built: BuiltDatastore):
 
 def test_an_open_stream_outlives_its_token_and_the_next_one_does_not(built: BuiltDatastore, tmp_path: Path):
     tokens = put(tmp_path / "tokens", OLD.encode())
+    answered = threading.Event()
+    answers = []
 
     def requests():
         yield pb.RetrieveStreamRequest(request_id=1, request=retrieve(built))
+        assert answered.wait(PATIENCE_S)  # the server has let the stream in
         put(tokens, NEW.encode())
         assert not is_accepted(channel, built, OLD)
         yield pb.RetrieveStreamRequest(request_id=2, request=retrieve(built))
@@ -208,8 +212,10 @@ def test_an_open_stream_outlives_its_token_and_the_next_one_does_not(built: Buil
         grpc.insecure_channel(server.address) as channel,
     ):
         stub = pb_grpc.RetrieverStub(channel)
-        answers = list(stub.RetrieveStream(requests(), metadata=bearing(OLD), timeout=PATIENCE_S))
-        assert [answer.request_id for answer in answers] == [1, 2]
+        for answer in stub.RetrieveStream(requests(), metadata=bearing(OLD), timeout=PATIENCE_S):
+            answers.append(answer.request_id)
+            answered.set()
+        assert answers == [1, 2]
         with pytest.raises(grpc.RpcError) as refused:
             list(stub.RetrieveStream(iter([]), metadata=bearing(OLD), timeout=PATIENCE_S))
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
