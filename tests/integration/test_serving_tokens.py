@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
