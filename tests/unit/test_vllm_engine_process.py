@@ -23,7 +23,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(folder: Path, does: str) -> str:
     """A program in Python's place."""
     path = folder / "python"
-    path.write_text(f"#!{sys.executable}\n{does}\n")
+    (folder / "does.py").write_text(does)
+    # The first line of a script cannot name an interpreter whose path has a space in it.
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{folder / "does.py"}"\n')
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
 
