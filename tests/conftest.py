@@ -17,6 +17,7 @@ from scripts.prepare_model import cache_folder, prepare
 from scripts.prepare_prometheus import prepare as prepare_prometheus
 
 if TYPE_CHECKING:
+    from decoder_client.target_model import TargetModel
     from tests.support.datastore import BuiltDatastore
     from tests.support.evaluation import TinyWorld
 
@@ -64,6 +65,19 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> TinyWorld:
     from tests.support.evaluation import tiny_world
 
     return tiny_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="session")
+def target() -> TargetModel:
+    """A tiny random target model that fits the small datastores' hidden size and vocabulary."""
+    import torch
+
+    from decoder_client.target_model import TargetModel
+    from tests.support.models import tiny_model
+    from tests.support.serving import HIDDEN, VOCAB
+
+    torch.manual_seed(9)
+    return TargetModel(tiny_model("llama", vocab_size=VOCAB, hidden_size=HIDDEN))
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.vllm.engines import METHODS, Answered, EngineProcess, on_gpu, served, speculative_config
+from benchmarks.vllm.engines import METHODS, Answered, EngineProcess, engine_of, served
 from benchmarks.vllm.prompts import read_prompts
 from decoder_client.cache_folder import cache_folder
 
@@ -108,17 +108,7 @@ def _speed(answered: Answered) -> float:
 
 
 def _engine(options: argparse.Namespace, method: str, address: str) -> EngineProcess:
-    return EngineProcess(
-        {
-            "model": str(options.model),
-            "dtype": options.dtype,
-            "max_model_len": 1024,
-            "max_num_seqs": max(options.requests),
-            **(on_gpu(len(options.methods)) if options.compiled else {"enforce_eager": True}),
-            "speculative_config": speculative_config(method, options.draft_tokens),
-            "additional_config": {"dresd": {"retriever": address, "adaptive": method != "dresd-all"}},
-        }
-    )
+    return engine_of(options, method, address, adaptive=method != "dresd-all", engines=len(options.methods))
 
 
 def _of_the_demo() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -90,6 +91,24 @@ class EngineProcess:
     ) -> None:
         self._process.kill()
         self._process.wait()
+
+
+def engine_of(
+    options: argparse.Namespace, method: str, address: str, *, adaptive: bool, engines: int, tensor_parallel: int = 1
+) -> EngineProcess:
+    """One of so many engines of a program with the options of both, that drafts from a retriever if it drafts by us."""
+    return EngineProcess(
+        {
+            "model": str(options.model),
+            "dtype": options.dtype,
+            "max_model_len": 1024,
+            "max_num_seqs": max(options.requests),
+            **(on_gpu(engines) if options.compiled else {"enforce_eager": True}),
+            "tensor_parallel_size": tensor_parallel,
+            "speculative_config": speculative_config(method, options.draft_tokens),
+            "additional_config": {"dresd": {"retriever": address, "adaptive": adaptive}},
+        }
+    )
 
 
 def on_gpu(engines: int) -> dict[str, object]:

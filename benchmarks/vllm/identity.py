@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.vllm.engines import Answered, EngineProcess, Served, on_gpu, served, speculative_config
+from benchmarks.vllm.engines import Answered, EngineProcess, Served, engine_of, served
 from benchmarks.vllm.prompts import read_prompts
 
 _STOPPED_S = 0.2
@@ -97,18 +97,8 @@ def _made(state: str, service: Served, *, after_s: float) -> Iterator[None]:
 
 
 def _engine(options: argparse.Namespace, method: str, address: str) -> EngineProcess:
-    return EngineProcess(
-        {
-            "model": str(options.model),
-            "dtype": options.dtype,
-            "max_model_len": 1024,
-            "max_num_seqs": max(options.requests),
-            **(on_gpu(3) if options.compiled else {"enforce_eager": True}),
-            "tensor_parallel_size": options.tensor_parallel if method != "plain" else 1,
-            "speculative_config": speculative_config(method, options.draft_tokens),
-            "additional_config": {"dresd": {"retriever": address, "adaptive": False}},
-        }
-    )
+    tensor_parallel = options.tensor_parallel if method != "plain" else 1
+    return engine_of(options, method, address, adaptive=False, engines=3, tensor_parallel=tensor_parallel)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-import torch
 
 from benchmarks.held import held_by
 from decoder_client.generation import SpeculativeDecoder
@@ -19,11 +18,8 @@ from dresd.v1 import retriever_pb2_grpc as pb_grpc
 from retriever_service.datastore import Datastore
 from tests.support.datastore import BuiltDatastore
 from tests.support.fleet import asked_of, expected, same_tree, trees_of
-from tests.support.models import tiny_model
 from tests.support.retriever import client_of
 from tests.support.serving import (
-    HIDDEN,
-    VOCAB,
     ServerProcess,
     eventually,
     request_for,
@@ -35,12 +31,6 @@ ROWS = list(range(30))
 SHARES = ("0", "1", "0", "1")
 DEADLINE_MS = 2_000.0
 """Long enough on a busy machine; what waits for a dead server waits this long."""
-
-
-@pytest.fixture(scope="module")
-def target() -> TargetModel:
-    torch.manual_seed(9)
-    return TargetModel(tiny_model("llama", vocab_size=VOCAB, hidden_size=HIDDEN))
 
 
 @pytest.fixture(scope="module")

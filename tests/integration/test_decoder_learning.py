@@ -19,9 +19,7 @@ from decoder_client.retriever import RetrieverClient, RetrieverConfig
 from decoder_client.target_model import TargetModel
 from retriever_service.serving.learning_config import LearningConfig
 from tests.support.learning import random_answer
-from tests.support.models import tiny_model
 from tests.support.serving import (
-    HIDDEN,
     PATIENCE_S,
     VOCAB,
     ServerThread,
@@ -33,12 +31,6 @@ from tests.support.serving import (
 
 PROMPT = [3, 1, 4, 1, 5]
 PATIENT_MS = 20_000.0
-
-
-@pytest.fixture(scope="module")
-def target() -> TargetModel:
-    torch.manual_seed(9)
-    return TargetModel(tiny_model("llama", vocab_size=VOCAB, hidden_size=HIDDEN))
 
 
 @pytest.fixture(scope="module")

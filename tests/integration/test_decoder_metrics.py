@@ -14,17 +14,10 @@ from decoder_client import metrics
 from decoder_client.engines.transformers_generate import dresd_generate
 from decoder_client.generation import SpeculativeDecoder
 from decoder_client.target_model import TargetModel
-from tests.support.models import tiny_model
 from tests.support.retriever import client_of
-from tests.support.serving import HIDDEN, VOCAB, ServerThread, local_config, servable_datastore, serving
+from tests.support.serving import ServerThread, local_config, servable_datastore, serving
 
 PROMPT = [3, 1, 4, 1, 5]
-
-
-@pytest.fixture(scope="module")
-def target() -> TargetModel:
-    torch.manual_seed(9)
-    return TargetModel(tiny_model("llama", vocab_size=VOCAB, hidden_size=HIDDEN))
 
 
 @pytest.fixture(scope="module")

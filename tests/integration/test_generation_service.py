@@ -21,12 +21,6 @@ PATIENT_MS = 20_000.0
 
 
 @pytest.fixture(scope="module")
-def target() -> TargetModel:
-    torch.manual_seed(9)
-    return TargetModel(tiny_model("llama", vocab_size=VOCAB, hidden_size=HIDDEN))
-
-
-@pytest.fixture(scope="module")
 def answer(target: TargetModel) -> tuple[int, ...]:
     return SpeculativeDecoder(target).generate(PROMPT, max_new_tokens=40).tokens
 

@@ -16,7 +16,6 @@ import pytest
 from decoder_client.retriever import (
     Draft,
     RetrieverClient,
-    RetrieverConfig,
     RetrieverError,
     RetrieverMismatchError,
     RetrieverUnavailableError,
@@ -367,20 +366,6 @@ def test_a_service_that_is_still_loading_is_told_from_none(built: BuiltDatastore
         loading.set()
         server.close()
     assert any("still loading" in record.message for record in caplog.records)
-
-
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        ({"address": "nowhere"}, "HOST:PORT"),
-        ({"deadline_ms": 0.0}, "deadline_ms"),
-        ({"connect_timeout_s": float("nan")}, "connect_timeout_s"),
-        ({"failure_threshold": 0}, "failure_threshold"),
-    ],
-)
-def test_a_config_that_cannot_be_is_refused(changes: dict[str, object], name: str):
-    with pytest.raises(RetrieverError, match=name):
-        RetrieverConfig(**{"address": "localhost:1", **changes})
 
 
 def test_the_name_of_the_model_is_for_people_only(built: BuiltDatastore, server: ServerThread):

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 from retriever_service.building.errors import BuildError
@@ -94,6 +93,8 @@ class FailingWorker:
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == IN_COMPANY and self.marks is not None:
             (self.marks / str(os.getpid())).touch()
-            while len(list(self.marks.iterdir())) < 2:  # until another worker has a block, too
-                time.sleep(0.01)
+            from tests.support.serving import eventually
+
+            marks = self.marks
+            eventually(lambda: len(list(marks.iterdir())) >= 2)  # another worker has a block, too
         return 1
