@@ -11,7 +11,7 @@ import queue
 import random
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import grpc
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 _AT_ONCE = 32
 """Answers in a request."""
+_BYTES_AT_ONCE = 1 << 20
+"""In a request of several answers; servers refuse those of more than 4 MiB, unless they are told another limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +137,19 @@ class AnswerSender:
     def _send(self, reducer_hash: str, texts: Sequence[FinishedText]) -> None:
         answers = [message for text in texts if (message := self._message(text)) is not None]
         self._count("skipped", len(texts) - len(answers))
+        for together in _portions(answers):
+            self._send_together(reducer_hash, texts[0].keys.shape[1], together)
+
+    def _send_together(self, reducer_hash: str, dims: int, answers: Sequence[pb.FinishedAnswer]) -> None:
         servers = self._client.servers
-        handshake = self._client.handshake
-        if not answers or handshake is None:
+        if self._client.handshake is None:
             self._count("failed", len(answers))
             return
         request = pb.AppendRequest(
             collection=self._client.config.collection,
             reducer_hash=reducer_hash,
             key_type=retriever_pb2.KEY_TYPE_FLOAT16,
-            dims=texts[0].keys.shape[1],
+            dims=dims,
             answers=answers,
         )
         took = sum(self._append(address, request) for address in servers)
@@ -211,3 +216,17 @@ class AnswerSender:
     def _count(self, name: str, number: int = 1) -> None:
         with self._lock:
             self._counts[name] += number
+
+
+def _portions(answers: Sequence[pb.FinishedAnswer]) -> Iterator[list[pb.FinishedAnswer]]:
+    """All of them in their order, as many together as one request may have bytes."""
+    portion: list[pb.FinishedAnswer] = []
+    size = 0
+    for answer in answers:
+        if portion and size + answer.ByteSize() > _BYTES_AT_ONCE:
+            yield portion
+            portion, size = [], 0
+        portion.append(answer)
+        size += answer.ByteSize()
+    if portion:
+        yield portion

@@ -118,7 +118,11 @@ class LearnedStore:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._alone = _take(folder)
-            self.recovered = self._recover()
+            try:
+                self.recovered = self._recover()
+            except BaseException:
+                os.close(self._alone)  # or nobody else could have the folder, this process's next try neither
+                raise
         except OSError as error:
             raise LearningError(
                 f"{echoed(folder)} cannot be learned into: {error.strerror}.", "Give a folder that can be written to."

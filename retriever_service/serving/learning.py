@@ -43,18 +43,25 @@ class Learning:
         """By collection, once its first build is loaded."""
         return dict(self._stores)
 
-    def opener(self, collection: str, open_datastore: Callable[[Path], Datastore]) -> Callable[[Path], Datastore]:
-        """Opens a collection's next build together with what was learned for its reducer. It takes a while, in a thread
-        of the caller's; it raises what `open_datastore` does, and LearningError.
-        """
+    def opener(self, open_datastore: Callable[[Path], Datastore]) -> Callable[[Path], Datastore]:
+        """Opens builds that can be learned for; raises what `open_datastore` does."""
 
         def opened(folder: Path) -> Datastore:
             datastore = open_datastore(folder)
-            with self._lock:
-                self._learn_for(collection, datastore)
+            datastore.accept_any_token()
             return datastore
 
         return opened
+
+    def follow(self, collection: str, datastore: Datastore) -> None:
+        """From now on learns for this build, which may have been served before; what was learned for its reducer is
+        searched with it. It takes a while, in a thread of the caller's.
+
+        Raises:
+            LearningError: what was learned cannot be read; the build before is still learned for.
+        """
+        with self._lock:
+            self._learn_for(collection, datastore)
 
     def close(self) -> None:
         """Returns when everything accepted is on the disk."""
@@ -65,6 +72,8 @@ class Learning:
     def _learn_for(self, collection: str, datastore: Datastore) -> None:
         reducer = datastore.manifest.key_recipe.reducer_hash
         before = self._stores.get(collection)
+        if before is not None and before.base is datastore:
+            return
         if before is not None and before.base.manifest.key_recipe.reducer_hash == reducer:
             before.rebase(datastore)
             return

@@ -51,6 +51,8 @@ class Reloader:
         folder: of a build, or a root whose `CURRENT` names one.
         open_datastore: opens a build's folder; called in a thread of its own.
         limits: of requests to the collection.
+        follow: told the collection's name and each datastore that is about to become its current one, also one that
+            was so before; called in a thread, and may refuse it as `open_datastore` may.
 
     Attributes:
         collection: as given.
@@ -59,13 +61,19 @@ class Reloader:
     """
 
     def __init__(
-        self, collection: Collection, folder: Path, open_datastore: Callable[[Path], Datastore], limits: Limits
+        self,
+        collection: Collection,
+        folder: Path,
+        open_datastore: Callable[[Path], Datastore],
+        limits: Limits,
+        follow: Callable[[str, Datastore], None] | None = None,
     ) -> None:
         self.collection = collection
         self.folder = _full_name(folder)
         self.last_error = ""
         self._open_datastore = open_datastore
         self._limits = limits
+        self._follow = follow
         self._one_at_a_time = asyncio.Lock()
         self._seen: Mark = None
         self._reloads: set[asyncio.Task[Reloaded | str]] = set()
@@ -153,7 +161,7 @@ class Reloader:
         manifest = read_manifest(folder)
         loaded = here.get(manifest.build_id)
         if loaded is not None and loaded.datastore.manifest == manifest:  # `tune` writes another one for the same build
-            return loaded
+            return self._followed(loaded)
         if served is not None and (differ := other_keys(served.datastore.manifest, manifest)):
             raise ReloadError(
                 f"{folder} holds drafts for other decoders than those served now; served against new: "
@@ -162,7 +170,12 @@ class Reloader:
         return self._opened(folder)
 
     def _opened(self, folder: Path) -> LoadedBuild:
-        return LoadedBuild(self._open_datastore(folder), self._limits)
+        return self._followed(LoadedBuild(self._open_datastore(folder), self._limits))
+
+    def _followed(self, build: LoadedBuild) -> LoadedBuild:
+        if self._follow is not None:
+            self._follow(self.collection.name, build.datastore)
+        return build
 
     def _adopt(self, build: LoadedBuild) -> None:
         self.collection.adopt(build)

@@ -185,8 +185,8 @@ async def start(
     pool = SearchPool(config.search_threads, config.queue_size)
     collections = Collections(Collection(name, config.build_grace_s) for name in config.folders)
     learning = None if config.learning is None else Learning(config.learning)
-    openers = {name: opened if learning is None else learning.opener(name, opened) for name in config.folders}
-    reloaders = [Reloader(one, config.folders[one.name], openers[one.name], config.limits) for one in collections]
+    opened, follow = (opened, None) if learning is None else (learning.opener(opened), learning.follow)
+    reloaders = [Reloader(one, config.folders[one.name], opened, config.limits, follow) for one in collections]
     forwarding = _forwarding(config)
     tracing = _tracing(config) if tracing is None else tracing
     service = RetrieverService(pool, collections, config.connections.stream_age_s, meter, forwarding, tracing)

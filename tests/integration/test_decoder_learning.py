@@ -97,6 +97,21 @@ def test_the_answers_of_a_batch_are_learned_each(target, server):
     assert all(second < first for first, second in zip(*passes, strict=True))
 
 
+@pytest.mark.parametrize(("number", "length"), [(31, 9_000), (2, 60_000)])
+def test_answers_that_wait_together_are_learned_however_long_they_are(target, tmp_path, number, length):
+    servable_datastore(tmp_path / "store", model=target.identity())
+    config = local_config(tmp_path / "store", learning=LearningConfig(tmp_path / "learned", max_rate=1_000_000))
+    with serving(config) as server, patient(server.address) as client:
+        client.connect(target.identity())
+        sender = AnswerSender(client, LearnConfig(), str)
+        for seed in range(number):
+            one = random_answer(seed, tokens=length)
+            text = FinishedText(one.tokens, 2, one.positions, one.keys.astype("float32"))
+            sender.offer(text, client.handshake.reducer.sha256)
+        sender.close(PATIENCE_S)
+        assert sender.stats.learned == number
+
+
 def test_transformers_generate_teaches_too(target, server):
     with patient(server.address) as client:
         drafted = dresd_generate(client, nodes=8, learn=True)

@@ -10,9 +10,10 @@ import grpc
 import numpy as np
 import pytest
 
+from dresd.v1 import admin_pb2, retriever_pb2
+from dresd.v1 import admin_pb2_grpc as admin_grpc
 from dresd.v1 import ingest_pb2 as pb
 from dresd.v1 import ingest_pb2_grpc as pb_grpc
-from dresd.v1 import retriever_pb2
 from dresd.v1 import retriever_pb2_grpc as retriever_grpc
 from retriever_service.datastore import publish
 from retriever_service.serving.access import Access
@@ -213,6 +214,48 @@ def test_what_was_learned_goes_over_to_the_next_build(tmp_path):
         assert sent(server.address, append(second, message(answers[1]))) == 17
         for answer in answers:
             assert best(server.address, answer, 5).best_similarity == pytest.approx(1.0, abs=1e-2)
+
+
+@pytest.mark.parametrize("other_reducer", [False, True])
+def test_going_back_to_a_build_in_its_grace_period_learns_for_it_again(tmp_path, other_reducer):
+    root = tmp_path / "root"
+    first = build_datastore(root / "first", build_id="first", seed=1)
+    reducer = None if other_reducer else (root / "first" / "reducer.safetensors").read_bytes()
+    second = build_datastore(root / "second", build_id="second", seed=2, reducer=reducer)
+    publish(root, first.path)
+    answers = [random_answer(seed, tokens=20) for seed in (1, 2)]
+    config = local_config(root, learning=LearningConfig(tmp_path / "learned"), reload_interval_s=0.05)
+    with serving(config) as server, grpc.insecure_channel(server.address) as channel:
+        stub = retriever_grpc.RetrieverStub(channel)
+        assert sent(server.address, append(first, message(answers[0]))) == 17
+        for build in (second, first):
+            publish(root, build.path)
+            eventually(
+                lambda build=build: stub.GetInfo(retriever_pb2.GetInfoRequest()).build_id == build.manifest.build_id
+            )
+        assert sent(server.address, append(first, message(answers[1]))) == 17
+        for answer in answers:
+            assert best(server.address, answer, 5).best_similarity == pytest.approx(1.0, abs=1e-2)
+
+
+def test_a_build_whose_log_cannot_be_read_is_refused_until_it_can(tmp_path):
+    root = tmp_path / "root"
+    first = build_datastore(root / "first", build_id="first", seed=1)
+    second = build_datastore(root / "second", build_id="second", seed=2)
+    publish(root, first.path)
+    log = tmp_path / "learned" / "default" / second.manifest.key_recipe.reducer_hash[:16] / "log-00000001.log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"something else")
+    config = local_config(root, learning=LearningConfig(tmp_path / "learned"), admin_listen="127.0.0.1:0")
+    with serving(config) as server, grpc.insecure_channel(f"127.0.0.1:{server.server.admin_port}") as channel:
+        publish(root, second.path)
+        admin = admin_grpc.AdminStub(channel)
+        with pytest.raises(grpc.RpcError, match="no log"):
+            admin.Reload(admin_pb2.ReloadRequest(), timeout=60)
+        assert sent(server.address, append(first, message(random_answer(1)))) == 9
+        log.rename(tmp_path / "away")
+        assert admin.Reload(admin_pb2.ReloadRequest(), timeout=60).build_id == "second"
+        assert sent(server.address, append(second, message(random_answer(1)))) == 9
 
 
 def test_a_writer_may_send_so_much_and_no_more_and_others_do_not_suffer():
