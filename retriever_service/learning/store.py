@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from dresd.compiled import warm
 from dresd.draft_tree import PAD
-from retriever_service.datastore import Datastore, EntryBatch, Segment, memory_segment, split_entries
+from retriever_service.datastore import Datastore, EntryBatch, Segment, datastore_around, memory_segment, split_entries
 from retriever_service.datastore.files import sync_directory
 from retriever_service.echo import echoed
 from retriever_service.learning.answers import MAGIC, Answer
@@ -102,7 +102,7 @@ class LearnedStore:
         failures: commits that the disk refused.
 
     Raises:
-        LearningError: another process has the folder, or a log cannot be read.
+        LearningError: another process has the folder, it lies in a datastore, or a log cannot be read.
     """
 
     def __init__(self, folder: Path, base: Datastore, limits: LearningLimits) -> None:
@@ -115,6 +115,10 @@ class LearnedStore:
         self._waiting: queue.Queue[_Append | None] = queue.Queue()
         self._lock = threading.Lock()  # of the generations
         self._generations: list[Generation] = []
+        if (around := datastore_around(folder)) is not None:
+            raise LearningError(
+                f"{echoed(folder)} lies in the datastore {echoed(around)}.", "Give a folder that lies in no datastore."
+            )
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._alone = _take(folder)

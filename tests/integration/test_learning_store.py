@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -138,6 +140,17 @@ def test_another_build_with_the_same_reducer_is_learned_for_from_then_on(base, l
 def test_a_folder_is_one_servers(base, tmp_path):
     with pytest.raises(LearningError, match="another server's"):
         LearnedStore(tmp_path / "learned", base.open(), LearningLimits())
+
+
+@pytest.mark.parametrize("where", ["store", "store/learned", "link/learned"])
+def test_nothing_is_learned_into_a_datastore(base, tmp_path, where):
+    shutil.copytree(base.path, tmp_path / "store")
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    before = sorted((tmp_path / "store").rglob("*"))
+    # As a server names it: by collection and reducer.
+    with pytest.raises(LearningError, match="lies in the datastore"):
+        LearnedStore(tmp_path / where / "default" / "0123", base.open(), LearningLimits())
+    assert sorted((tmp_path / "store").rglob("*")) == before
 
 
 def _with(answer: Answer, **changes: object) -> Answer:
