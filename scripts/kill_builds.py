@@ -3,7 +3,8 @@
     python scripts/kill_builds.py --kills 20
 
 Each kill takes an actor while it holds a block, another worker of Ray, Ray itself, or the driver. A build that ends by
-it is started again with the same command. Works on a small random model; prints a line for each kill.
+it is started again with the same command. Works on a small random model; prints a line for each kill, and one for each
+datastore that came out, so that a run that is broken off has said something, too.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _run(folder: Path, options: argparse.Namespace) -> int:
         print(undisturbed.communicate()[1], file=sys.stderr)
         return 1
     whole_s = time.monotonic() - begun
-    print(f"undisturbed: {whole_s:.0f} s")
+    print(f"undisturbed: {whole_s:.0f} s", flush=True)
     chance = random.Random(options.seed)  # noqa: S311 - repeatable
     expected = contents(folder / "undisturbed")
     kills = rounds = differing = 0
@@ -66,10 +67,12 @@ def _run(folder: Path, options: argparse.Namespace) -> int:
         out = folder / "store"
         kills += _build_and_kill(build, out, chance, options.kills - kills, whole_s)
         rounds += 1
-        differing += contents(out) != expected
+        same = contents(out) == expected
+        differing += not same
+        print(f"  {kills} kills so far; the datastore is {'the same' if same else 'ANOTHER'}", flush=True)
         shutil.rmtree(out)
-    same = "byte for byte the undisturbed one" if not differing else f"ANOTHER in {differing} of them"
-    print(f"{kills} kills in {rounds} builds: the datastore is {same}")
+    outcome = "byte for byte the undisturbed one" if not differing else f"ANOTHER in {differing} of them"
+    print(f"{kills} kills in {rounds} builds: the datastore is {outcome}")
     return 1 if differing else 0
 
 
