@@ -86,7 +86,6 @@ async def _kept(store: LearnedStore, answers: list[Answer]) -> int:
             grpc.StatusCode.RESOURCE_EXHAUSTED, "too much waits to be written; send it again later, or drop it"
         ) from None
     except OSError as error:
-        logger.exception("answers could not be kept")
         raise RefusedError(
             grpc.StatusCode.UNAVAILABLE, f"nothing can be written now: {echoed(error.strerror)}"
         ) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import uuid
 from pathlib import Path
 from urllib.request import urlopen
@@ -22,7 +24,7 @@ from retriever_service.serving.errors import ServeError
 from retriever_service.serving.learning_config import LearningConfig
 from retriever_service.serving.writer_rates import WriterRates
 from tests.support.datastore import BuiltDatastore, build_datastore
-from tests.support.learning import random_answer
+from tests.support.learning import no_file_grows_beyond, random_answer
 from tests.support.serving import eventually, local_config, request_for, serving
 
 TOKEN, OTHER = "a-token-of-readers-0123456789", "a-token-of-writers-0123456789"
@@ -256,6 +258,18 @@ def test_a_build_whose_log_cannot_be_read_is_refused_until_it_can(tmp_path):
         log.rename(tmp_path / "away")
         assert admin.Reload(admin_pb2.ReloadRequest(), timeout=60).build_id == "second"
         assert sent(server.address, append(second, message(random_answer(1)))) == 9
+
+
+def test_a_full_disk_is_refused_and_logged_in_a_line(built, tmp_path, caplog):
+    with serving(learning(built, tmp_path / "learned")) as server:
+        with no_file_grows_beyond(1 << 18):
+            code, text = refused(server.address, append(built, message(random_answer(1, tokens=60_000))))
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert os.strerror(errno.EFBIG) in text
+        assert sent(server.address, append(built, message(random_answer(2)))) == 9
+    (line,) = [record for record in caplog.records if record.message == "refused"]
+    assert line.fields["reason"] == text
+    assert not any(record.exc_info for record in caplog.records)
 
 
 def test_a_writer_may_send_so_much_and_no_more_and_others_do_not_suffer():

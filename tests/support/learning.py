@@ -1,8 +1,13 @@
-"""Answers that decoders might have given, with random keys."""
+"""Answers that decoders might have given, with random keys, and a disk that has no room for them."""
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
+import pytest
 
 from retriever_service.learning import Answer
 
@@ -24,3 +29,17 @@ def random_answer(
 
 def same_answer(one: Answer, other: Answer) -> bool:
     return one.encoded() == other.encoded()
+
+
+@contextmanager
+def no_file_grows_beyond(size: int) -> Iterator[None]:
+    """This process's writes fail there, as on a full disk (but with EFBIG); skips where that cannot be arranged."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)

@@ -15,7 +15,7 @@ from retriever_service.learning import Answer, LearningError
 from retriever_service.learning.answers import MAGIC
 from retriever_service.learning.crc32c import crc32c
 from retriever_service.learning.log import HEAD, LogWriter, create_log, read_log
-from tests.support.learning import random_answer
+from tests.support.learning import no_file_grows_beyond, random_answer
 
 
 @pytest.fixture
@@ -120,22 +120,12 @@ def test_what_is_no_log_is_refused_and_left_as_it_is(tmp_path, content):
 
 def test_what_a_full_disk_refused_is_not_there_and_the_rest_is(log):
     before, refused, after = records(3)
-    resource = pytest.importorskip("resource")
     write(log, [before])
     writer = LogWriter(log, read_log(log, MAGIC).end)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    import signal
-
-    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size + 20, limits[1]))
+    with no_file_grows_beyond(log.stat().st_size + 20):
         with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
             writer.append([refused])
-        assert read_log(log, MAGIC) == read_log(log, MAGIC)
         assert read_log(log, MAGIC).torn == 0
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, old)
     writer.append([after])
     writer.close()
     assert read_log(log, MAGIC).records == [before, after]
