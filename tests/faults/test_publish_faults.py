@@ -16,6 +16,7 @@ import pytest
 from dresd.v1 import retriever_pb2 as pb
 from dresd.v1 import retriever_pb2_grpc as pb_grpc
 from retriever_service.datastore import CURRENT_FILE, current_build
+from tests.support.certificates import put
 from tests.support.serving import PATIENCE_S, ServerProcess, eventually, servable_datastore
 from tests.support.swapping import Admin, Root, held, root_of_builds
 
@@ -85,7 +86,7 @@ def test_a_server_goes_on_through_bad_builds_and_takes_up_the_next_good_one(root
         with Admin(line.rsplit(" ", 1)[1].strip()) as admin, grpc.insecure_channel(server.ready()) as channel:
             stub = pb_grpc.RetrieverStub(channel)
             for name in ("bad", "nowhere", "../root/two"):
-                (root.path / CURRENT_FILE).write_text(name)
+                put(root.path / CURRENT_FILE, name.encode())  # at once: half of it would be refused, too
                 eventually(lambda name=name: name in admin.status().last_reload_error)
                 assert stub.GetInfo(pb.GetInfoRequest(), timeout=PATIENCE_S).build_id == "one"
             root.publish("two")
