@@ -16,6 +16,7 @@ from retriever_service.cli import main
 from retriever_service.datastore import CURRENT_FILE, MANIFEST_FILE, DatastoreError, current_build, tune, verify
 from retriever_service.datastore.fetching import fetch
 from retriever_service.datastore.pushing import push
+from tests.support.certificates import put
 from tests.support.datastore import BuiltDatastore, edit_manifest
 from tests.support.following import following, numbers_at
 from tests.support.serving import IDENTITY, eventually, servable_datastore
@@ -273,7 +274,7 @@ def test_a_fetch_that_stays_follows_what_is_published(builds: dict[str, BuiltDat
         assert "partitions 0 of 3" in process.stdout.readline()
         eventually(lambda: seen_at() > 0)
         assert numbers_at(port)["dresd_fetch_failures_total"] == 0
-        (tmp_path / "remote" / CURRENT_FILE).write_text("nothing\n")
+        put(tmp_path / "remote" / CURRENT_FILE, b"nothing\n")
         assert "nothing" in process.stderr.readline()
         assert numbers_at(port)["dresd_fetch_failures_total"] > 0
         last = seen_at()
