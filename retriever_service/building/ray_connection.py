@@ -25,9 +25,8 @@ from retriever_service.building.signals import signals_held
 # Only counts and sentences pass through Ray's object store.
 _OBJECT_STORE_BYTES = 128 << 20
 _CONNECT_TIMEOUT_S = 10
-_LOST_AFTER_S = 10
-"""A Ray of our own whose store of names dies will not come back, as a cluster's may."""
 _PATIENCE_S = 3.0
+"""A Ray of our own whose store of names dies will not come back, as a cluster's may."""
 _PATIENCE_FOR_A_CLUSTER_S = 45.0
 """Less than Ray has itself: 60 s, by default."""
 _BETWEEN_S = 1.0
@@ -164,7 +163,6 @@ def _start(address: str | None) -> Path | None:
     own = {
         "include_dashboard": False,
         "object_store_memory": _OBJECT_STORE_BYTES,
-        "_system_config": {"gcs_rpc_server_reconnect_timeout_s": _LOST_AFTER_S},
     }
     try:
         context = ray.init(
